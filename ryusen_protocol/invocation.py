@@ -1,0 +1,137 @@
+"""What the server asks a worker to do: one discovery pass, or one targeted execution (`protocol` 3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ryusen_protocol.errors import ErrorRecord
+from ryusen_protocol.ids import EventId, FunctionId, OperationId, RequestId, RunId, StepId
+from ryusen_protocol.scope import Scope
+
+StepKind = Literal["run", "timer", "event_wait", "child", "emission"]
+Phase = Literal["forward", "compensation"]
+
+
+class SuccessOutcome(msgspec.Struct, frozen=True):
+    """An accepted success: the portable value as its exact wire text."""
+
+    success: msgspec.Raw
+
+
+class FailureOutcome(msgspec.Struct, frozen=True):
+    """An accepted terminal failure. Carries no stack."""
+
+    failure: ErrorRecord
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One completed step. `outcome` has exactly one member: `{"success": value}` or `{"failure": error}`."""
+
+    step_id: StepId
+    kind: StepKind
+    outcome: msgspec.Raw
+
+
+class HistoryBase(msgspec.Struct, frozen=True):
+    """What a delta builds on: how many entries the worker already holds, and the digest that stands for them."""
+
+    count: int
+    digest: str
+
+
+class FullHistory(msgspec.Struct, frozen=True, tag_field="mode", tag="full"):
+    """Every completed step in completion order. `digest` stands for exactly these; a worker only compares it."""
+
+    digest: str
+    steps: list[HistoryEntry]
+
+
+class DeltaHistory(msgspec.Struct, frozen=True, tag_field="mode", tag="delta"):
+    """The entries after `base`, for a worker that holds the base (capability `history_delta`)."""
+
+    digest: str
+    base: HistoryBase
+    steps: list[HistoryEntry]
+
+
+History = FullHistory | DeltaHistory
+
+
+class EventInput(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
+    """The event a run was created for. `payload` is a portable bytes value."""
+
+    event_id: EventId
+    name: str
+    payload: msgspec.Raw
+    metadata: dict[str, str]
+    received_at_ms: int
+
+
+class ChildInput(msgspec.Struct, frozen=True, tag_field="kind", tag="child"):
+    """The value a parent run invoked this run with."""
+
+    parent_run_id: RunId
+    parent_step_id: StepId
+    value: msgspec.Raw
+
+
+RunInput = EventInput | ChildInput
+
+
+class RunFailure(msgspec.Struct, frozen=True):
+    """Why a failed run is being compensated."""
+
+    category: str
+    message: str
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """What a worker may know of the run. Instants are epoch milliseconds of the server's clock."""
+
+    run_id: RunId
+    function: FunctionId
+    created_at_ms: int
+    deadline_at_ms: int | None = None
+    failure: RunFailure | None = None
+
+
+class DiscoveryTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="discovery"):
+    """Repeatable: run the body up to its first unresolved boundary."""
+
+    pass_: int = msgspec.field(name="pass")
+
+
+class ForwardTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="forward"):
+    """An effect: run exactly this step's callback."""
+
+    step_id: StepId
+    operation_id: OperationId
+    attempt: int
+    attempt_generation: int
+
+
+class CompensationTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="compensation"):
+    """An effect: run exactly this step's compensator with the recorded forward result."""
+
+    step_id: StepId
+    operation_id: OperationId
+    attempt: int
+    attempt_generation: int
+    forward_result: msgspec.Raw
+
+
+Target = DiscoveryTarget | ForwardTarget | CompensationTarget
+
+
+class Invocation(msgspec.Struct, frozen=True, tag_field="type", tag="invocation"):
+    """One request to a worker. Every dispatch has a fresh `request_id`. A delta leaves `input` out."""
+
+    protocol_version: int
+    request_id: RequestId
+    scope: Scope
+    run: RunFacts
+    history: History
+    target: Target
+    input: RunInput | None = None

@@ -1,0 +1,209 @@
+"""What the engine asks of a store, as narrow record families.
+
+A `Unit` is atomic: all of its writes commit or none does. Units commit in the order they were submitted. `submit` never blocks; `done` is
+called on the event loop, after the unit is durable or has been rolled back. A rollback takes every unit submitted after it along, since those
+were decided on state that no longer holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ryusen_protocol.ids import (
+    Application,
+    AttemptId,
+    EventId,
+    FunctionId,
+    ManifestGeneration,
+    RoutingGeneration,
+    RunId,
+    Workspace,
+)
+from ryusen_server.core.rows import (
+    AttemptRow,
+    EventKeyRow,
+    EventRow,
+    HistoryRow,
+    ManifestRow,
+    ReleaseRow,
+    RoutingRow,
+    RunRow,
+)
+
+
+class RunWrite(msgspec.Struct, frozen=True):
+    """A run's transaction: its records, and the rows they project to.
+
+    `base_position` is the position of the run's state the decision was taken on; none for a run that begins. `new_run` inserts `run`,
+    else a `run` that is not none replaces the stored row. `attempts` are inserted or replaced by id.
+    """
+
+    run_id: RunId
+    workspace: Workspace
+    base_position: int | None
+    at_ms: int
+    records: bytes
+    new_run: bool
+    run: RunRow | None
+    attempts: tuple[AttemptRow, ...]
+
+
+class EventWrite(msgspec.Struct, frozen=True):
+    """An accepted event with its key, if it has one. `records` is the JSON array shown in the change stream."""
+
+    event: EventRow
+    key: EventKeyRow | None
+    records: bytes
+
+
+class FanOutWrite(msgspec.Struct, frozen=True):
+    """How far an event's expansion has come; none when it is complete."""
+
+    event_id: EventId
+    fan_out_next: int | None
+
+
+class ManifestWrite(msgspec.Struct, frozen=True):
+    """A manifest activation: both generations, and both heads moved to them."""
+
+    manifest: ManifestRow
+    routing: RoutingRow
+    records: bytes
+
+
+class ReleaseWrite(msgspec.Struct, frozen=True):
+    """The first registration of a release."""
+
+    release: ReleaseRow
+    records: bytes
+
+
+Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One transaction. `rides`: nobody waits for it, so it may wait a few milliseconds for another unit to share a commit with."""
+
+    writes: tuple[Write, ...]
+    rides: bool = False
+
+
+class StorageUnavailable(Exception):
+    """The store could not make something durable or could not read it; nothing was acknowledged. `reason` is for people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+Done = Callable[[StorageUnavailable | None], None]
+"""Called once for each unit: none when it is durable."""
+
+
+class RunFilter(msgspec.Struct, frozen=True):
+    """Which runs a list shows; every member that is set must match. `q` matches the start of a run id or a function."""
+
+    status: str | None = None
+    outcome: str | None = None
+    recovery: str | None = None
+    function: FunctionId | None = None
+    application: Application | None = None
+    event_id: EventId | None = None
+    attention: str | None = None
+    q: str | None = None
+
+
+class WakeRow(msgspec.Struct, frozen=True):
+    """A run the engine must look at, from the wake index."""
+
+    run_id: RunId
+    wake_at_ms: int
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """What the engine keeps in memory of every workspace: heads, their documents, and the releases in order."""
+
+    routing_heads: dict[Workspace, RoutingGeneration]
+    manifests: list[ManifestRow]
+    """The active manifest generations."""
+    releases: list[ReleaseRow]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How much the store holds."""
+
+    events: int
+    runs: int
+    runs_live: int
+    attempts_unknown: int
+
+
+class Store(Protocol):
+    """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
+
+    def submit(self, unit: Unit, done: Done) -> int:
+        """Queue a unit and return the position it will commit at. Loop thread only."""
+        ...
+
+    async def flush(self) -> None:
+        """Return once everything submitted so far is durable or has failed."""
+        ...
+
+    async def heads(self) -> Heads: ...
+
+    async def wakes(self, *, until_ms: int, after: WakeRow | None, limit: int) -> list[WakeRow]:
+        """Runs with `wake_at_ms <= until_ms`, ordered by (wake_at_ms, run_id), after a row."""
+        ...
+
+    async def authorized_runs(self) -> list[RunId]:
+        """Runs that own an authorized attempt."""
+        ...
+
+    async def pending_fan_outs(self, *, after: EventId | None, limit: int) -> list[EventId]:
+        """Events whose expansion is not complete, ordered by id."""
+        ...
+
+    async def blocked_runs(self, workspace: Workspace, application: Application, functions: Sequence[FunctionId]) -> list[RunId]: ...
+
+    async def history(self, run_id: RunId, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+        """A run's transactions with `position > after`, oldest first."""
+        ...
+
+    async def run(self, run_id: RunId) -> RunRow | None: ...
+
+    async def runs(self, workspace: Workspace, where: RunFilter, *, before: tuple[int, RunId] | None, limit: int) -> list[RunRow]:
+        """Newest first by (created_at_ms, run_id), before a key."""
+        ...
+
+    async def attempt(self, attempt_id: AttemptId) -> AttemptRow | None: ...
+
+    async def attempts(
+        self, workspace: Workspace, *, state: str | None, after: tuple[int, AttemptId] | None, limit: int
+    ) -> list[AttemptRow]:
+        """Oldest first by (queued_at_ms, attempt_id)."""
+        ...
+
+    async def event(self, event_id: EventId) -> EventRow | None: ...
+
+    async def events(self, workspace: Workspace, *, name: str | None, before: tuple[int, EventId] | None, limit: int) -> list[EventRow]:
+        """Newest first by (received_at_ms, event_id); payloads left empty."""
+        ...
+
+    async def event_runs(self, event_id: EventId) -> list[RunRow]:
+        """Every run created for an event so far."""
+        ...
+
+    async def event_key(self, workspace: Workspace, key: str) -> EventKeyRow | None: ...
+
+    async def manifest(self, workspace: Workspace, manifest_generation: ManifestGeneration) -> ManifestRow | None: ...
+
+    async def routing(self, workspace: Workspace, routing_generation: RoutingGeneration) -> RoutingRow | None: ...
+
+    async def routings(self, workspace: Workspace, *, before: int | None, limit: int) -> list[RoutingRow]:
+        """Newest first, before a position."""
+        ...
+
+    async def counts(self) -> Counts: ...
