@@ -57,6 +57,12 @@ class RunRow(msgspec.Struct, frozen=True):
     created_at_ms: int
     ended_at_ms: int | None
     wake_at_ms: int | None
+    steps_declared: int
+    steps_completed: int
+    unwind_pending: int
+    unwind_succeeded: int
+    unwind_failed: int
+    unwind_skipped: int
 
 
 class AttemptRow(msgspec.Struct, frozen=True):

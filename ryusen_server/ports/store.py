@@ -1,8 +1,8 @@
 """What the engine asks of a store, as narrow record families.
 
-A `Unit` is atomic: all of its writes commit or none does. Units commit in the order they were submitted. `submit` never blocks; `done` is
-called on the event loop, after the unit is durable or has been rolled back. A rollback takes every unit submitted after it along, since those
-were decided on state that no longer holds.
+A `Unit` is atomic: all of its writes commit or none does. Units commit in the order they were submitted. `submit` never blocks;
+`done` is called on the event loop, after the unit is durable or has been rolled back. A rollback takes every unit submitted after it
+along, since those were decided on state that no longer holds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class RunWrite(msgspec.Struct, frozen=True):
     """A run's transaction: its records, and the rows they project to.
 
     `base_position` is the position of the run's state the decision was taken on; none for a run that begins. `new_run` inserts `run`,
-    else a `run` that is not none replaces the stored row. `attempts` are inserted or replaced by id.
+    else a `run` that is not none replaces the stored row
+    (of several in one batch only the last need be written). `attempts` are inserted or replaced by id.
     """
 
     run_id: RunId
