@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 _JSON: Final = "application/json"
 _EXCERPT_BYTES: Final = 200
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for text that is no JSON, not of the type, not UTF-8, or nested beyond all sense."""
 
 
 class ApiProblem(Exception):
@@ -98,14 +100,14 @@ def parse(status: int, body: bytes, answers: type[T]) -> T:
         raise _problem(status, body)
     try:
         return msgspec.json.decode(body, type=answers)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise UnreadableAnswer(status, body, str(error)) from error
 
 
 def _problem(status: int, body: bytes) -> ApiProblem | UnreadableAnswer:
     try:
         return ApiProblem(msgspec.json.decode(body, type=Problem))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         return UnreadableAnswer(status, body, str(error))
 
 
@@ -297,6 +299,6 @@ def _json_text(data: bytes) -> msgspec.Raw:
     """Checked, because text pasted into a document unread could close it and write members of its own."""
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"the data is not JSON: {error}") from error
     return msgspec.Raw(data)
