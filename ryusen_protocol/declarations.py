@@ -9,13 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from ryusen_protocol.ids import FunctionId, StepId
+from ryusen_protocol.limits import Int53
 
 
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where in the user's source something stands. Diagnostic only."""
 
     file: str
-    line: int
+    line: Int53
     name: str | None = None
 
 
@@ -25,10 +26,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     `max_attempts` counts reported failures; 1 means no retry. `jitter` is a fraction of the delay, 0 to 1.
     """
 
-    max_attempts: int = 4
-    initial_ms: int = 1_000
+    max_attempts: Int53 = 4
+    initial_ms: Int53 = 1_000
     multiplier: float = 2.0
-    maximum_ms: int = 60_000
+    maximum_ms: Int53 = 60_000
     jitter: float = 0.1
 
 
@@ -39,7 +40,7 @@ class CompensationPolicy(msgspec.Struct, frozen=True):
     """The retry policy and attempt timeout a compensator had when its step was declared."""
 
     retry: RetryPolicy = DEFAULT_RETRY
-    attempt_timeout_ms: int | None = None
+    attempt_timeout_ms: Int53 | None = None
 
 
 class RunDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
@@ -50,7 +51,7 @@ class RunDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
     location: Location | None = None
     has_compensation: bool = False
     retry: RetryPolicy = DEFAULT_RETRY
-    attempt_timeout_ms: int | None = None
+    attempt_timeout_ms: Int53 | None = None
     compensation: CompensationPolicy | None = None
 
 

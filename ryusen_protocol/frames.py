@@ -8,7 +8,7 @@ import msgspec
 
 from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, RunId, SessionId
 from ryusen_protocol.invocation import Invocation
-from ryusen_protocol.limits import Limits
+from ryusen_protocol.limits import Int53, Limits
 from ryusen_protocol.outcome import LogLine, Outcome
 from ryusen_protocol.scope import Scope
 
@@ -28,8 +28,8 @@ class Software(msgspec.Struct, frozen=True):
 class ExecutionContract(msgspec.Struct, frozen=True):
     """What a worker can run mechanically: protocol major, value codec, declared features."""
 
-    protocol_version: int
-    value_codec: int
+    protocol_version: Int53
+    value_codec: Int53
     features: list[str] = []
 
 
@@ -38,21 +38,21 @@ class HeldAttempt(msgspec.Struct, frozen=True):
 
     request_id: RequestId
     run_id: RunId
-    attempt: int | None = None
-    attempt_generation: int | None = None
+    attempt: Int53 | None = None
+    attempt_generation: Int53 | None = None
 
 
 class Register(msgspec.Struct, frozen=True, tag_field="type", tag="register"):
     """The first frame of a session. `connection` counts this instance's connections from 1."""
 
-    protocol_version: int
+    protocol_version: Int53
     scope: Scope
     instance_id: InstanceId
-    connection: int
+    connection: Int53
     manifest_digest: str
     functions: list[FunctionId]
     contract: ExecutionContract
-    capacity: int
+    capacity: Int53
     sdk: Software
     runtime: Software
     previous_session: SessionId | None = None
@@ -65,19 +65,19 @@ class Register(msgspec.Struct, frozen=True, tag_field="type", tag="register"):
 class Registered(msgspec.Struct, frozen=True, tag_field="type", tag="registered"):
     """The session is open. `wanted` names the held attempts whose outcome the server still waits for."""
 
-    protocol_version: int
+    protocol_version: Int53
     session_id: SessionId
     capabilities: list[str]
     limits: Limits
-    heartbeat_ms: int
-    lease_ms: int
+    heartbeat_ms: Int53
+    lease_ms: Int53
     wanted: list[RequestId]
 
 
 class RegistrationRejected(msgspec.Struct, frozen=True, tag_field="type", tag="registration_rejected"):
     """The session is refused. Every code but `unavailable` is final: the worker stops, visibly."""
 
-    protocol_version: int
+    protocol_version: Int53
     code: str
     message: str
 
@@ -85,14 +85,14 @@ class RegistrationRejected(msgspec.Struct, frozen=True, tag_field="type", tag="r
 class Invoke(msgspec.Struct, frozen=True, tag_field="type", tag="invoke"):
     """Carries an invocation to the worker."""
 
-    protocol_version: int
+    protocol_version: Int53
     invocation: Invocation
 
 
 class OutcomeAck(msgspec.Struct, frozen=True, tag_field="type", tag="outcome_ack"):
     """Final word on an effect's outcome, sent only after the commit. Discovery outcomes are never acknowledged."""
 
-    protocol_version: int
+    protocol_version: Int53
     request_id: RequestId
     disposition: Disposition
     message: str | None = None
@@ -101,7 +101,7 @@ class OutcomeAck(msgspec.Struct, frozen=True, tag_field="type", tag="outcome_ack
 class Log(msgspec.Struct, frozen=True, tag_field="type", tag="log"):
     """Lines of a callback that is still running. Best effort."""
 
-    protocol_version: int
+    protocol_version: Int53
     request_id: RequestId
     lines: list[LogLine]
 
@@ -109,26 +109,26 @@ class Log(msgspec.Struct, frozen=True, tag_field="type", tag="log"):
 class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="heartbeat"):
     """Names every request the worker is executing, discovery too; renews their leases."""
 
-    protocol_version: int
+    protocol_version: Int53
     request_ids: list[RequestId]
 
 
 class Draining(msgspec.Struct, frozen=True, tag_field="type", tag="draining"):
     """The worker takes no new work; it finishes, awaits every acknowledgement, then closes."""
 
-    protocol_version: int
+    protocol_version: Int53
 
 
 class Drain(msgspec.Struct, frozen=True, tag_field="type", tag="drain"):
     """The server stops leasing and will close."""
 
-    protocol_version: int
+    protocol_version: Int53
 
 
 class SessionError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     """Something was wrong with a frame. Only `replaced` ends the worker."""
 
-    protocol_version: int
+    protocol_version: Int53
     code: str
     message: str
 

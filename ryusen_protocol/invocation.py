@@ -8,6 +8,7 @@ import msgspec
 
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import EventId, FunctionId, OperationId, RequestId, RunId, StepId
+from ryusen_protocol.limits import Int53
 from ryusen_protocol.scope import Scope
 
 StepKind = Literal["run", "timer", "event_wait", "child", "emission"]
@@ -37,7 +38,7 @@ class HistoryEntry(msgspec.Struct, frozen=True):
 class HistoryBase(msgspec.Struct, frozen=True):
     """What a delta builds on: how many entries the worker already holds, and the digest that stands for them."""
 
-    count: int
+    count: Int53
     digest: str
 
 
@@ -66,7 +67,7 @@ class EventInput(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
     name: str
     payload: msgspec.Raw
     metadata: dict[str, str]
-    received_at_ms: int
+    received_at_ms: Int53
 
 
 class ChildInput(msgspec.Struct, frozen=True, tag_field="kind", tag="child"):
@@ -92,15 +93,15 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     run_id: RunId
     function: FunctionId
-    created_at_ms: int
-    deadline_at_ms: int | None = None
+    created_at_ms: Int53
+    deadline_at_ms: Int53 | None = None
     failure: RunFailure | None = None
 
 
 class DiscoveryTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="discovery"):
     """Repeatable: run the body up to its first unresolved boundary."""
 
-    pass_: int = msgspec.field(name="pass")
+    pass_: Int53 = msgspec.field(name="pass")
 
 
 class ForwardTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="forward"):
@@ -108,8 +109,8 @@ class ForwardTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="forward"
 
     step_id: StepId
     operation_id: OperationId
-    attempt: int
-    attempt_generation: int
+    attempt: Int53
+    attempt_generation: Int53
 
 
 class CompensationTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="compensation"):
@@ -117,8 +118,8 @@ class CompensationTarget(msgspec.Struct, frozen=True, tag_field="mode", tag="com
 
     step_id: StepId
     operation_id: OperationId
-    attempt: int
-    attempt_generation: int
+    attempt: Int53
+    attempt_generation: Int53
     forward_result: msgspec.Raw
 
 
@@ -128,7 +129,7 @@ Target = DiscoveryTarget | ForwardTarget | CompensationTarget
 class Invocation(msgspec.Struct, frozen=True, tag_field="type", tag="invocation"):
     """One request to a worker. Every dispatch has a fresh `request_id`. A delta leaves `input` out."""
 
-    protocol_version: int
+    protocol_version: Int53
     request_id: RequestId
     scope: Scope
     run: RunFacts

@@ -1,5 +1,7 @@
 """Every bound of the protocol, in one place. Advertised to workers at registration and by `GET /v1/server`."""
 
+from typing import Annotated
+
 import msgspec
 
 KIB = 1024
@@ -33,6 +35,9 @@ DURATION_MS_MAX = 2**64 - 1
 MANIFEST_TIMEOUT_MS_MAX = 2**53 - 1
 """JCS writes numbers as doubles, so a manifest's `timeout_ms` stays exact below this."""
 LONG_POLL_MS_MAX = 60_000
+
+Int53 = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
+"""An integer on the wire: exact in every language, and in a column of the database. A plain `int` would take any width."""
 
 
 class Limits(msgspec.Struct, frozen=True):

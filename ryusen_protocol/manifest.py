@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from ryusen_protocol.ids import FunctionId, ManifestGeneration, RoutingGeneration, TriggerId
+from ryusen_protocol.limits import Int53
 
 
 class FunctionDeclaration(msgspec.Struct, frozen=True, omit_defaults=True):
     """A logical workflow. `timeout_ms` bounds a whole run; absent means no deadline."""
 
     id: FunctionId
-    timeout_ms: int | None = None
+    timeout_ms: Int53 | None = None
 
 
 class TriggerDeclaration(msgspec.Struct, frozen=True):
@@ -25,7 +26,7 @@ class TriggerDeclaration(msgspec.Struct, frozen=True):
 class Publication(msgspec.Struct, frozen=True):
     """The complete desired state and the generation it replaces. `contents` is opaque base64."""
 
-    protocol_version: int
+    protocol_version: Int53
     expected_parent: ManifestGeneration | None
     functions: list[FunctionDeclaration]
     triggers: list[TriggerDeclaration]

@@ -9,6 +9,7 @@ import msgspec
 from ryusen_protocol.declarations import Declaration, Location
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import RequestId, RunId, StepId
+from ryusen_protocol.limits import Int53
 
 MissingReason = Literal["no_compensator", "not_met", "hidden"]
 RejectionReason = Literal["unsupported_target", "busy", "draining", "history_missing"]
@@ -46,16 +47,16 @@ class Succeeded(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type
     """Effect: the callback returned this portable value."""
 
     result: msgspec.Raw
-    attempt: int | None = None
-    attempt_generation: int | None = None
+    attempt: Int53 | None = None
+    attempt_generation: Int53 | None = None
 
 
 class CallbackFailed(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="callback_failed"):
     """Effect: the callback raised."""
 
     failure: ErrorRecord
-    attempt: int | None = None
-    attempt_generation: int | None = None
+    attempt: Int53 | None = None
+    attempt_generation: Int53 | None = None
 
 
 class TargetNotFound(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="target_not_found"):
@@ -63,16 +64,16 @@ class TargetNotFound(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
 
     reason: MissingReason
     hidden_by: StepId | None = None
-    attempt: int | None = None
-    attempt_generation: int | None = None
+    attempt: Int53 | None = None
+    attempt_generation: Int53 | None = None
 
 
 class RejectedBeforeStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="rejected_before_start"):
     """Any target: no callback was invoked. An effect names its attempt and generation."""
 
     reason: RejectionReason
-    attempt: int | None = None
-    attempt_generation: int | None = None
+    attempt: Int53 | None = None
+    attempt_generation: Int53 | None = None
 
 
 DiscoveryOutcome = Declared | Completed | Uncaught | DefinitionBlocked
@@ -83,7 +84,7 @@ OutcomeBody = Declared | Completed | Uncaught | DefinitionBlocked | Succeeded | 
 class LogLine(msgspec.Struct, frozen=True):
     """One line a callback printed or logged. `level` is the logging level's name in lower case, `stdout` or `stderr`."""
 
-    at_ms: int
+    at_ms: Int53
     level: str
     text: str
 
@@ -91,7 +92,7 @@ class LogLine(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="outcome"):
     """The one answer to an invocation, correlated by `request_id`, not by the session it travels on."""
 
-    protocol_version: int
+    protocol_version: Int53
     request_id: RequestId
     run_id: RunId
     outcome: OutcomeBody
