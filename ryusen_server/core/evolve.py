@@ -25,7 +25,7 @@ EMPTY_HISTORY_DIGEST = "sha256:" + hashlib.sha256(b"").hexdigest()
 """Stands for a history without entries."""
 
 
-class BrokenInvariant(AssertionError):  # noqa: N818  # it is not an error of input: it says what must never be
+class BrokenInvariant(AssertionError):  # it is not an error of input: it says what must never be
     """A record met a state it cannot follow. Never caught on purpose: the run's history is not what the server believes."""
 
 

@@ -1,0 +1,58 @@
+"""What a run needs next, read off its state: the same for a run that has just moved and one that a restart has just loaded."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ryusen_server.core.rows import WAKE_NOW
+from ryusen_server.core.state import Run
+
+Need = Literal["discovery", "attempt", "answer", "nothing"]
+
+
+class Agenda(msgspec.Struct, frozen=True):
+    """`need` is what moves the run next: a worker for a pass or an attempt from `due_at_ms` on, an answer that is out, or nothing of
+    ours. `paced`: the wait is no promise to anybody, and a new registration may end it.
+    """
+
+    need: Need
+    due_at_ms: int = 0
+    paced: bool = False
+
+
+NOTHING = Agenda("nothing")
+ANSWER = Agenda("answer")
+
+
+def agenda(run: Run) -> Agenda:
+    """What the run needs next."""
+    if run.discovery_pass is not None:
+        if run.dispatch is not None:
+            return ANSWER
+        return Agenda("discovery", run.discovery_due_at_ms, paced=run.discovery_due_at_ms > 0)
+    attempt = run.current_attempt()
+    if attempt is None or attempt.state == "unknown":
+        return NOTHING
+    if attempt.state == "authorized":
+        return ANSWER
+    return Agenda("attempt", attempt.due_at_ms, paced=attempt.never_began > 0)
+
+
+def wake_at_ms(run: Run) -> int | None:
+    """When a restarted server must look at the run: at once while it moves, later while it waits, never while only others can move it.
+
+    Reads durable facts alone, so that it is the same before and after a restart.
+    """
+    if run.status == "ended":
+        return None
+    deadline_ms = run.deadline.at_ms if run.deadline is not None and run.status in ("running", "definition_blocked") else None
+    if run.discovery_pass is not None:
+        return WAKE_NOW
+    attempt = run.current_attempt()
+    if attempt is None or attempt.state == "unknown":
+        return deadline_ms
+    if attempt.state == "authorized" or attempt.due_at_ms <= run.last_record_at_ms:
+        return WAKE_NOW
+    return attempt.due_at_ms if deadline_ms is None else min(attempt.due_at_ms, deadline_ms)

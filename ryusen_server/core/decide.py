@@ -1,0 +1,57 @@
+"""The one door of the core: a command in, a decision or a refusal out."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ryusen_server.core.commands import (
+    answer_attempt,
+    answer_discovery,
+    authorize_attempt,
+    lose_contact,
+    lose_discovery,
+    never_began,
+    rediscover,
+    request_stop,
+    start_discovery,
+)
+from ryusen_server.core.decision import Decision, Moment, Refusal
+from ryusen_server.core.state import Run
+
+Command = (
+    start_discovery.StartDiscovery
+    | answer_discovery.AnswerDiscovery
+    | lose_discovery.LoseDiscovery
+    | authorize_attempt.AuthorizeAttempt
+    | answer_attempt.AnswerAttempt
+    | lose_contact.LoseContact
+    | never_began.NeverBegan
+    | request_stop.Cancel
+    | request_stop.DeadlineReached
+    | rediscover.Rediscover
+)
+
+
+def decide(run: Run, command: Command, moment: Moment) -> Decision | Refusal:  # noqa: PLR0911  # one branch a command
+    """What the command comes to in the run's state at this moment. Never changes the run."""
+    match command:
+        case answer_attempt.AnswerAttempt():
+            return answer_attempt.decide(run, command, moment)
+        case answer_discovery.AnswerDiscovery():
+            return answer_discovery.decide(run, command, moment)
+        case start_discovery.StartDiscovery():
+            return start_discovery.decide(run, command, moment)
+        case authorize_attempt.AuthorizeAttempt():
+            return authorize_attempt.decide(run, command, moment)
+        case lose_discovery.LoseDiscovery():
+            return lose_discovery.decide(run, command, moment)
+        case lose_contact.LoseContact():
+            return lose_contact.decide(run, command, moment)
+        case never_began.NeverBegan():
+            return never_began.decide(run, command, moment)
+        case request_stop.Cancel() | request_stop.DeadlineReached():
+            return request_stop.decide(run, command, moment)
+        case rediscover.Rediscover():
+            return rediscover.decide(run, command, moment)
+        case _:
+            assert_never(command)

@@ -1,0 +1,104 @@
+"""Projects a run into the rows that lists read. Pure, so every store shows the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ryusen_protocol.ids import AttemptId
+from ryusen_server.core.agenda import wake_at_ms
+from ryusen_server.core.records import (
+    AttemptAuthorized,
+    AttemptQueued,
+    AttemptRequeued,
+    AttemptSettled,
+    AttemptUnknown,
+    Record,
+)
+from ryusen_server.core.rows import AttemptRow, RunRow
+from ryusen_server.core.state import Attempt, Run, Target
+
+_OF_ATTEMPTS = (AttemptQueued, AttemptAuthorized, AttemptSettled, AttemptUnknown, AttemptRequeued)
+
+
+def run_row(run: Run) -> RunRow:
+    """The run as lists show it."""
+    unwind = _counts(run.unwind) if run.unwind else _NO_TARGETS
+    return RunRow(
+        run_id=run.run_id,
+        workspace=run.workspace,
+        application=run.application,
+        function=run.function,
+        event_id=run.event_id,
+        trigger_id=run.trigger_id,
+        parent_run_id=None,
+        parent_step_id=None,
+        manifest_generation=run.manifest_generation,
+        routing_generation=run.routing_generation,
+        status=run.status,
+        outcome=run.outcome,
+        recovery=run.recovery,
+        recovery_reason=run.recovery_reason,
+        stop_reason=None if run.stop is None else run.stop.reason,
+        stop_requested_at_ms=None if run.stop is None else run.stop.requested_at_ms,
+        deadline_at_ms=None if run.deadline is None else run.deadline.at_ms,
+        deadline_source=None if run.deadline is None else run.deadline.source,
+        attention=_attention(run),
+        created_at_ms=run.created_at_ms,
+        ended_at_ms=run.ended_at_ms,
+        wake_at_ms=wake_at_ms(run),
+        steps_declared=len(run.steps),
+        steps_completed=len(run.completed),
+        unwind_pending=unwind["pending"],
+        unwind_succeeded=unwind["succeeded"],
+        unwind_failed=unwind["failed"],
+        unwind_skipped=unwind["skipped"],
+    )
+
+
+_NO_TARGETS: Counter[str] = Counter()
+
+
+def _counts(targets: Iterable[Target]) -> Counter[str]:
+    return Counter(target.state for target in targets)
+
+
+def _attention(run: Run) -> str | None:
+    if run.status == "definition_blocked":
+        return "blocked"
+    attempt = run.current_attempt()
+    return "unknown" if attempt is not None and attempt.state == "unknown" else None
+
+
+def touched_attempts(records: Iterable[Record]) -> list[AttemptId]:
+    """The attempts a transaction changes, each once."""
+    return list(dict.fromkeys(record.attempt_id for record in records if isinstance(record, _OF_ATTEMPTS)))
+
+
+def attempt_row(run: Run, attempt: Attempt) -> AttemptRow:
+    """The attempt as lists show it."""
+    worker = attempt.worker
+    return AttemptRow(
+        attempt_id=attempt.attempt_id,
+        workspace=run.workspace,
+        application=run.application,
+        function=run.function,
+        run_id=run.run_id,
+        step_id=attempt.step_id,
+        phase=attempt.phase,
+        attempt=attempt.attempt,
+        attempt_generation=attempt.attempt_generation,
+        operation_id=attempt.operation_id,
+        state=attempt.state,
+        request_id=attempt.request_id,
+        instance_id=None if worker is None else worker.instance_id,
+        session_id=None if worker is None else worker.session_id,
+        release_id=None if worker is None else worker.release_id,
+        transport=None if worker is None else worker.transport,
+        queued_at_ms=attempt.queued_at_ms,
+        due_at_ms=attempt.due_at_ms,
+        authorized_at_ms=attempt.authorized_at_ms,
+        lease_until_ms=attempt.lease_until_ms,
+        unknown_at_ms=attempt.unknown_at_ms,
+        settled_at_ms=attempt.settled_at_ms,
+    )
