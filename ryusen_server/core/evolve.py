@@ -94,6 +94,10 @@ def fold(rows: Iterable[HistoryRow]) -> Run | None:
     return run
 
 
+def _value(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
+    return None if isinstance(value, msgspec.UnsetType) else value
+
+
 def _run_created(run: Run, record: r.RunCreated, at_ms: int) -> None:
     if run.passes or run.run_id != record.run_id:
         raise BrokenInvariant(f"run {run.run_id} is created twice")
@@ -238,7 +242,7 @@ def _step_completed(run: Run, record: r.StepCompleted, at_ms: int) -> None:
     step.state = "succeeded" if record.failure is None else "failed"
     step.completion_order = record.completion_order
     step.completed_at_ms = at_ms
-    step.result = record.result
+    step.result = _value(record.result)
     step.failure = record.failure
     step.diagnostic = record.diagnostic
     run.completed.append(record.step_id)
@@ -300,7 +304,7 @@ def _outcome_decided(run: Run, record: r.OutcomeDecided, at_ms: int) -> None:
     if run.outcome is not None:
         raise BrokenInvariant(f"{run.run_id} has two outcomes")
     run.outcome = record.outcome
-    run.result = record.result
+    run.result = _value(record.result)
     run.failure = record.failure
     run.blocker = None
     _discovery_consumed(run)
@@ -320,7 +324,7 @@ def _target_settled(run: Run, record: r.TargetSettled, at_ms: int) -> None:
     target.reason = record.reason
     target.hidden_by = record.hidden_by
     target.settled_at_ms = at_ms
-    target.result = record.result
+    target.result = _value(record.result)
     target.failure = record.failure
     target.diagnostic = record.diagnostic
     if run.unwind_index + 1 < len(run.unwind):

@@ -1,7 +1,8 @@
 """The records of a run: what a transaction appends to its history, and the only thing that changes a run.
 
 `Record` is the closed union of durable records; folding them gives the stored state. `Note` is its volatile counterpart: facts of this
-server's life, such as which worker a discovery pass is out at, that a restart rightly forgets.
+server's life, such as which worker a discovery pass is out at, that a restart rightly forgets. An absent portable value is `UNSET`, since
+none would be read as the JSON null that a value never is.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class StepCompleted(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
 
     step_id: StepId
     completion_order: int
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     failure: ErrorRecord | None = None
     diagnostic: str | None = None
 
@@ -190,7 +191,7 @@ class OutcomeDecided(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
     """Why forward execution ended. Written once."""
 
     outcome: Outcome
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     failure: ErrorRecord | None = None
 
 
@@ -214,7 +215,7 @@ class TargetSettled(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
     state: Literal["succeeded", "failed", "skipped"]
     reason: MissingReason | None = None
     hidden_by: StepId | None = None
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     failure: ErrorRecord | None = None
     diagnostic: str | None = None
 
