@@ -101,7 +101,7 @@ class EventRow(msgspec.Struct, frozen=True):
     payload: bytes
     metadata: dict[str, str]
     received_at_ms: int
-    routing_generation: RoutingGeneration | None
+    routing_generation: RoutingGeneration
     matched: int
     fan_out_next: int | None
 
