@@ -146,7 +146,12 @@ class Store(Protocol):
     """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
 
     def submit(self, unit: Unit, done: Done) -> int:
-        """Queue a unit and return the position it will commit at. Loop thread only."""
+        """Queue a unit and return the position it will commit at. Loop thread only.
+
+        Each write takes a position of its own, in order: of `n` writes the last commits at the returned one, write `i` (from 0) at
+        `returned - (n - 1) + i`. The returned one may stand for all of them: no other unit's lies between. Positions of units that
+        failed stay unused. What is submitted before the last `done` of a failure has returned fails with it.
+        """
         ...
 
     async def flush(self) -> None:

@@ -1,0 +1,271 @@
+"""A store of dictionaries, for tests and simulations. Commits in the loop's next turn, keeps nothing when the process ends.
+
+As dumb as it can be: every list is a filter and a sort over all rows. It does check what a store shared by several servers would refuse:
+with one server, a unit decided on a position that the run has left behind is a defect of the engine, and `submit` raises there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from ryusen_protocol.ids import (
+    Application,
+    AttemptId,
+    EventId,
+    FunctionId,
+    ManifestGeneration,
+    RoutingGeneration,
+    RunId,
+    Workspace,
+)
+from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, HistoryRow, ManifestRow, ReleaseRow, RoutingRow, RunRow
+from ryusen_server.ports.store import (
+    Counts,
+    Done,
+    EventWrite,
+    FanOutWrite,
+    Heads,
+    ManifestWrite,
+    ReleaseWrite,
+    RunFilter,
+    RunWrite,
+    StorageUnavailable,
+    Unit,
+    WakeRow,
+)
+
+
+class Inconsistent(Exception):
+    """The engine submitted what cannot follow from what it submitted before."""
+
+
+class MemoryStore:
+    """Implements `ryusen_server.ports.store.Store`."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        """While set, commits fail and reads raise, with this reason."""
+        self._position = 0
+        self._queue: list[tuple[Unit, int, Done]] = []
+        self._failing: StorageUnavailable | None = None
+        self._submitted: dict[RunId, int] = {}
+        self._history: dict[RunId, list[HistoryRow]] = {}
+        self._runs: dict[RunId, RunRow] = {}
+        self._attempts: dict[AttemptId, AttemptRow] = {}
+        self._events: dict[EventId, EventRow] = {}
+        self._event_keys: dict[tuple[Workspace, str], EventKeyRow] = {}
+        self._manifests: dict[tuple[Workspace, ManifestGeneration], ManifestRow] = {}
+        self._routings: dict[tuple[Workspace, RoutingGeneration], RoutingRow] = {}
+        self._applications: dict[tuple[Workspace, Application], ManifestGeneration] = {}
+        self._workspaces: dict[Workspace, RoutingGeneration] = {}
+        self._releases: dict[tuple[str, ...], ReleaseRow] = {}
+
+    def submit(self, unit: Unit, done: Done) -> int:
+        """See the port. Raises `Inconsistent`."""
+        self._check(unit)
+        self._position += len(unit.writes)
+        self._queue.append((unit, self._position, done))
+        if len(self._queue) == 1:
+            asyncio.get_running_loop().call_soon(self._commit)
+        return self._position
+
+    async def flush(self) -> None:
+        """See the port."""
+        told = asyncio.get_running_loop().create_future()
+        self.submit(Unit(()), lambda _: None if told.done() else told.set_result(None))
+        await told
+
+    def _check(self, unit: Unit) -> None:
+        position = self._position
+        for write in unit.writes:
+            position += 1
+            if not isinstance(write, RunWrite):
+                continue
+            history = self._history.get(write.run_id)
+            last = self._submitted.get(write.run_id, history[-1].position if history else None)
+            base = write.base_position
+            if (last is None) != (base is None) or (last is not None and base is not None and base < last):
+                raise Inconsistent(f"A unit for {write.run_id} was decided on position {base}, but the run stands at {last}")
+            self._submitted[write.run_id] = position
+
+    def _commit(self) -> None:
+        failure = self._failing or (None if self.fault is None else StorageUnavailable(self.fault))
+        batch, self._queue = self._queue, []
+        if failure is None:
+            for unit, last_position, _ in batch:
+                self._apply(unit, last_position)
+        for _, _, done in batch:
+            done(failure)
+        # What was submitted by those callbacks waits in the queue: after a failure it goes the same way.
+        self._failing = failure if self._queue else None
+        self._submitted.clear()
+
+    def _apply(self, unit: Unit, last_position: int) -> None:
+        position = last_position - len(unit.writes)
+        for write in unit.writes:
+            position += 1
+            match write:
+                case RunWrite():
+                    self._apply_run(write, position)
+                case EventWrite():
+                    self._events[write.event.event_id] = write.event
+                    if write.key is not None:
+                        self._event_keys[write.key.workspace, write.key.key] = write.key
+                case FanOutWrite():
+                    event = self._events[write.event_id]
+                    self._events[write.event_id] = msgspec.structs.replace(event, fan_out_next=write.fan_out_next)
+                case ManifestWrite():
+                    self._apply_manifest(write, position)
+                case ReleaseWrite():
+                    release = write.release
+                    self._releases[release.workspace, release.application, release.release_id] = msgspec.structs.replace(
+                        release, position=position
+                    )
+                case _:
+                    assert_never(write)
+
+    def _apply_run(self, write: RunWrite, position: int) -> None:
+        self._history.setdefault(write.run_id, []).append(HistoryRow(position, write.at_ms, write.records))
+        if write.run is not None:
+            self._runs[write.run_id] = write.run
+        for attempt in write.attempts:
+            self._attempts[attempt.attempt_id] = attempt
+
+    def _apply_manifest(self, write: ManifestWrite, position: int) -> None:
+        manifest, routing = write.manifest, write.routing
+        self._manifests[manifest.workspace, manifest.manifest_generation] = manifest
+        self._routings[routing.workspace, routing.routing_generation] = msgspec.structs.replace(routing, position=position)
+        self._applications[manifest.workspace, manifest.application] = manifest.manifest_generation
+        self._workspaces[routing.workspace] = routing.routing_generation
+
+    def _readable(self) -> None:
+        if self.fault is not None:
+            raise StorageUnavailable(self.fault)
+
+    async def heads(self) -> Heads:
+        """See the port."""
+        self._readable()
+        active = sorted(self._applications.items())
+        return Heads(
+            routing_heads=dict(self._workspaces),
+            manifests=[self._manifests[workspace, generation] for (workspace, _), generation in active],
+            releases=sorted(self._releases.values(), key=lambda release: release.position),
+        )
+
+    async def wakes(self, *, until_ms: int, after: WakeRow | None, limit: int) -> list[WakeRow]:
+        """See the port."""
+        self._readable()
+        due = [(run.wake_at_ms, run.run_id) for run in self._runs.values() if run.wake_at_ms is not None and run.wake_at_ms <= until_ms]
+        start = (after.wake_at_ms, after.run_id) if after is not None else None
+        return [WakeRow(run_id, wake_at_ms) for wake_at_ms, run_id in sorted(due) if start is None or (wake_at_ms, run_id) > start][:limit]
+
+    async def authorized_runs(self) -> list[RunId]:
+        """See the port."""
+        self._readable()
+        return sorted({attempt.run_id for attempt in self._attempts.values() if attempt.state == "authorized"})
+
+    async def pending_fan_outs(self, *, after: EventId | None, limit: int) -> list[EventId]:
+        """See the port."""
+        self._readable()
+        return sorted(e.event_id for e in self._events.values() if e.fan_out_next is not None and e.event_id > (after or ""))[:limit]
+
+    async def blocked_runs(self, workspace: Workspace, application: Application, functions: Sequence[FunctionId]) -> list[RunId]:
+        """See the port."""
+        self._readable()
+        blocked = (run for run in self._runs.values() if run.status == "definition_blocked")
+        return [r.run_id for r in blocked if (r.workspace, r.application) == (workspace, application) and r.function in functions]
+
+    async def history(self, run_id: RunId, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+        """See the port."""
+        self._readable()
+        return [row for row in self._history.get(run_id, ()) if row.position > after][:limit]
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        """See the port."""
+        self._readable()
+        return self._runs.get(run_id)
+
+    async def runs(self, workspace: Workspace, where: RunFilter, *, before: tuple[int, RunId] | None, limit: int) -> list[RunRow]:
+        """See the port."""
+        self._readable()
+        found = [run for run in self._runs.values() if run.workspace == workspace and _matches(run, where)]
+        found.sort(key=_run_key, reverse=True)
+        return [run for run in found if before is None or _run_key(run) < before][:limit]
+
+    async def attempt(self, attempt_id: AttemptId) -> AttemptRow | None:
+        """See the port."""
+        self._readable()
+        return self._attempts.get(attempt_id)
+
+    async def attempts(
+        self, workspace: Workspace, *, state: str | None, after: tuple[int, AttemptId] | None, limit: int
+    ) -> list[AttemptRow]:
+        """See the port."""
+        self._readable()
+        found = [a for a in self._attempts.values() if a.workspace == workspace and state in {None, a.state}]
+        found.sort(key=lambda attempt: (attempt.queued_at_ms, attempt.attempt_id))
+        return [a for a in found if after is None or (a.queued_at_ms, a.attempt_id) > after][:limit]
+
+    async def event(self, event_id: EventId) -> EventRow | None:
+        """See the port."""
+        self._readable()
+        return self._events.get(event_id)
+
+    async def events(self, workspace: Workspace, *, name: str | None, before: tuple[int, EventId] | None, limit: int) -> list[EventRow]:
+        """See the port."""
+        self._readable()
+        found = [e for e in self._events.values() if e.workspace == workspace and name in {None, e.name}]
+        found.sort(key=lambda event: (event.received_at_ms, event.event_id), reverse=True)
+        page = [e for e in found if before is None or (e.received_at_ms, e.event_id) < before][:limit]
+        return [msgspec.structs.replace(event, payload=b"") for event in page]
+
+    async def event_runs(self, event_id: EventId) -> list[RunRow]:
+        """See the port."""
+        self._readable()
+        return sorted((run for run in self._runs.values() if run.event_id == event_id), key=_run_key)
+
+    async def event_key(self, workspace: Workspace, key: str) -> EventKeyRow | None:
+        """See the port."""
+        self._readable()
+        return self._event_keys.get((workspace, key))
+
+    async def manifest(self, workspace: Workspace, manifest_generation: ManifestGeneration) -> ManifestRow | None:
+        """See the port."""
+        self._readable()
+        return self._manifests.get((workspace, manifest_generation))
+
+    async def routing(self, workspace: Workspace, routing_generation: RoutingGeneration) -> RoutingRow | None:
+        """See the port."""
+        self._readable()
+        return self._routings.get((workspace, routing_generation))
+
+    async def routings(self, workspace: Workspace, *, before: int | None, limit: int) -> list[RoutingRow]:
+        """See the port."""
+        self._readable()
+        found = [r for r in self._routings.values() if r.workspace == workspace and (before is None or r.position < before)]
+        return sorted(found, key=lambda routing: routing.position, reverse=True)[:limit]
+
+    async def counts(self) -> Counts:
+        """See the port."""
+        self._readable()
+        return Counts(
+            events=len(self._events),
+            runs=len(self._runs),
+            runs_live=sum(run.status != "ended" for run in self._runs.values()),
+            attempts_unknown=sum(attempt.state == "unknown" for attempt in self._attempts.values()),
+        )
+
+
+def _run_key(run: RunRow) -> tuple[int, RunId]:
+    return run.created_at_ms, run.run_id
+
+
+def _matches(run: RunRow, where: RunFilter) -> bool:
+    members = ("status", "outcome", "recovery", "function", "application", "event_id", "attention")
+    if any(getattr(where, name) not in {None, getattr(run, name)} for name in members):
+        return False
+    return not where.q or run.run_id.startswith(where.q) or run.function.startswith(where.q)
