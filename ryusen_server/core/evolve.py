@@ -16,7 +16,7 @@ from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.invocation import FailureOutcome, HistoryEntry, SuccessOutcome
 from ryusen_server.core import records as r
 from ryusen_server.core.rows import HistoryRow
-from ryusen_server.core.state import Attempt, Blocker, Run, Step, Stop, Target
+from ryusen_server.core.state import UNRESOLVED, Attempt, Blocker, Run, Step, Stop, Target
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[r.Record]).decode
@@ -144,6 +144,11 @@ def _step_declared(run: Run, record: r.StepDeclared, at_ms: int) -> None:
 
 
 def _attempt_queued(run: Run, record: r.AttemptQueued, at_ms: int) -> None:
+    operation = run.steps[record.step_id] if record.phase == "forward" else run.unwind[run.unwind_index]
+    if operation.step_id != record.step_id or operation.state != "pending":
+        raise BrokenInvariant(f"{record.attempt_id} is queued for {record.step_id!r}, which is not what {run.run_id} waits for")
+    if operation.attempts and run.attempts[operation.attempts[-1]].settled_at_ms is None:
+        raise BrokenInvariant(f"{record.attempt_id} is queued before {operation.attempts[-1]} has settled")
     run.attempts[record.attempt_id] = Attempt(
         attempt_id=record.attempt_id,
         step_id=record.step_id,
@@ -155,9 +160,6 @@ def _attempt_queued(run: Run, record: r.AttemptQueued, at_ms: int) -> None:
         queued_at_ms=at_ms,
         due_at_ms=record.due_at_ms,
     )
-    operation = run.steps[record.step_id] if record.phase == "forward" else run.unwind[run.unwind_index]
-    if operation.step_id != record.step_id:
-        raise BrokenInvariant(f"{record.attempt_id} is queued out of unwind order")
     operation.attempts.append(record.attempt_id)
 
 
@@ -178,6 +180,8 @@ def _attempt_settled(run: Run, record: r.AttemptSettled, at_ms: int) -> None:
     attempt = run.attempts[record.attempt_id]
     if attempt.settled_at_ms is not None:
         raise BrokenInvariant(f"{record.attempt_id} settles a second time")
+    if attempt.state not in UNRESOLVED and record.state != "fenced":
+        raise BrokenInvariant(f"{record.attempt_id} settles as {record.state} while {attempt.state}")
     attempt.state = record.state
     attempt.settled_at_ms = at_ms
     attempt.settled_reason = record.reason
@@ -202,8 +206,10 @@ def _attempt_unknown(run: Run, record: r.AttemptUnknown, at_ms: int) -> None:
 def _attempt_requeued(run: Run, record: r.AttemptRequeued, at_ms: int) -> None:
     del at_ms
     attempt = run.attempts[record.attempt_id]
-    if attempt.state not in ("authorized", "unknown"):
+    if attempt.state not in UNRESOLVED:
         raise BrokenInvariant(f"{record.attempt_id} is requeued while {attempt.state}")
+    if record.answer_digest is not None and attempt.request_id is not None:
+        run.rejections.add((attempt.request_id, record.answer_digest))
     attempt.state = "queued"
     attempt.due_at_ms = record.due_at_ms
     attempt.never_began += 1
@@ -256,6 +262,8 @@ def _step_completed(run: Run, record: r.StepCompleted, at_ms: int) -> None:
 def _step_obsolete(run: Run, record: r.StepObsolete, at_ms: int) -> None:
     del at_ms
     step = run.steps[record.step_id]
+    if step.state != "pending":
+        raise BrokenInvariant(f"step {record.step_id!r} of {run.run_id} becomes obsolete while {step.state}")
     step.state = "obsolete"
     step.obsolete_count += 1
     run.pending = None
@@ -263,7 +271,10 @@ def _step_obsolete(run: Run, record: r.StepObsolete, at_ms: int) -> None:
 
 def _step_stopped(run: Run, record: r.StepStopped, at_ms: int) -> None:
     del at_ms
-    run.steps[record.step_id].state = "stopped"
+    step = run.steps[record.step_id]
+    if step.state != "pending":
+        raise BrokenInvariant(f"step {record.step_id!r} of {run.run_id} is stopped while {step.state}")
+    step.state = "stopped"
     run.pending = None
 
 
@@ -312,14 +323,19 @@ def _outcome_decided(run: Run, record: r.OutcomeDecided, at_ms: int) -> None:
 
 def _compensation_started(run: Run, record: r.CompensationStarted, at_ms: int) -> None:
     del at_ms
+    if run.outcome is None or run.outcome == "succeeded" or run.unwind or run.pending is not None:
+        raise BrokenInvariant(f"{run.run_id} begins an unwind while {run.status}, its outcome being {run.outcome}")
     run.status = "compensating"
     run.unwind = [Target(target.step_id, target.operation_id, "pending", []) for target in record.targets]
+    run.unwind_counts = {"pending": len(run.unwind)}
 
 
 def _target_settled(run: Run, record: r.TargetSettled, at_ms: int) -> None:
     target = run.unwind[run.unwind_index]
     if target.step_id != record.step_id or target.state != "pending":
         raise BrokenInvariant(f"unwind target {record.step_id!r} of {run.run_id} settles out of order")
+    run.unwind_counts["pending"] -= 1
+    run.unwind_counts[record.state] = run.unwind_counts.get(record.state, 0) + 1
     target.state = record.state
     target.reason = record.reason
     target.hidden_by = record.hidden_by
@@ -332,8 +348,8 @@ def _target_settled(run: Run, record: r.TargetSettled, at_ms: int) -> None:
 
 
 def _run_ended(run: Run, record: r.RunEnded, at_ms: int) -> None:
-    if run.outcome is None:
-        raise BrokenInvariant(f"{run.run_id} ends without an outcome")
+    if run.outcome is None or run.status == "ended" or run.unwind_counts.get("pending"):
+        raise BrokenInvariant(f"{run.run_id} ends while {run.status}, its outcome being {run.outcome}")
     run.status = "ended"
     run.recovery = record.recovery
     run.recovery_reason = record.recovery_reason

@@ -24,7 +24,7 @@ def backoff_ms(policy: RetryPolicy, failures: int, jitter: float) -> int:
     try:
         delay = min(policy.initial_ms * policy.multiplier ** (failures - 1), policy.maximum_ms)
     except OverflowError:
-        delay = policy.maximum_ms
+        delay = policy.maximum_ms if policy.initial_ms else 0
     return max(0, round(delay * (1 + policy.jitter * jitter)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from ryusen_protocol.ids import AttemptId
@@ -16,14 +15,14 @@ from ryusen_server.core.records import (
     Record,
 )
 from ryusen_server.core.rows import AttemptRow, RunRow
-from ryusen_server.core.state import Attempt, Run, Target
+from ryusen_server.core.state import Attempt, Run
 
 _OF_ATTEMPTS = (AttemptQueued, AttemptAuthorized, AttemptSettled, AttemptUnknown, AttemptRequeued)
 
 
 def run_row(run: Run) -> RunRow:
     """The run as lists show it."""
-    unwind = _counts(run.unwind) if run.unwind else _NO_TARGETS
+    unwind = run.unwind_counts
     return RunRow(
         run_id=run.run_id,
         workspace=run.workspace,
@@ -49,18 +48,11 @@ def run_row(run: Run) -> RunRow:
         wake_at_ms=wake_at_ms(run),
         steps_declared=len(run.steps),
         steps_completed=len(run.completed),
-        unwind_pending=unwind["pending"],
-        unwind_succeeded=unwind["succeeded"],
-        unwind_failed=unwind["failed"],
-        unwind_skipped=unwind["skipped"],
+        unwind_pending=unwind.get("pending", 0),
+        unwind_succeeded=unwind.get("succeeded", 0),
+        unwind_failed=unwind.get("failed", 0),
+        unwind_skipped=unwind.get("skipped", 0),
     )
-
-
-_NO_TARGETS: Counter[str] = Counter()
-
-
-def _counts(targets: Iterable[Target]) -> Counter[str]:
-    return Counter(target.state for target in targets)
 
 
 def _attention(run: Run) -> str | None:

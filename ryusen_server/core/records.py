@@ -126,12 +126,16 @@ class AttemptUnknown(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt
     reason: str
 
 
-class AttemptRequeued(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt_requeued"):
-    """The attempt provably never began: the same ordinal and generation is queued again."""
+class AttemptRequeued(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="attempt_requeued"):
+    """The attempt provably never began: the same ordinal and generation is queued again.
+
+    `answer_digest` identifies the worker's rejection, where that was the proof.
+    """
 
     attempt_id: AttemptId
     reason: str
     due_at_ms: int
+    answer_digest: str | None = None
 
 
 class StepCompleted(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="step_completed"):

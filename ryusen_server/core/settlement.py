@@ -18,8 +18,6 @@ The plan is made in the transaction that settles the last effect, so a run is ne
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ryusen_protocol.declarations import DEFAULT_RETRY, CompensationPolicy, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.identity import attempt_id, operation_id
@@ -112,15 +110,14 @@ def advance(draft: Decision, run: Run, settled: TargetSettled, now_ms: int) -> N
         target = run.unwind[following]
         draft.add(_first_attempt(run, UnwindTarget(target.step_id, target.operation_id), now_ms))
         return
-    states = Counter(target.state for target in run.unwind[: run.unwind_index])
-    states[settled.state] += 1
-    draft.add(RunEnded(_recovery(failed=states["failed"], skipped=states["skipped"]), None))
+    draft.add(RunEnded(_recovery(run, settled), None))
 
 
-def _recovery(*, failed: int, skipped: int) -> Recovery:
-    if failed:
+def _recovery(run: Run, last: TargetSettled) -> Recovery:
+    states = {last.state, *(state for state, count in run.unwind_counts.items() if count)}
+    if "failed" in states:
         return "compensation_failed"
-    return "partially_compensated" if skipped else "fully_compensated"
+    return "partially_compensated" if "skipped" in states else "fully_compensated"
 
 
 def _is_reversible(run: Run, step_id: StepId) -> bool:

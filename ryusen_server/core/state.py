@@ -159,6 +159,8 @@ class Run(msgspec.Struct):
     requests: dict[RequestId, AttemptId] = {}
     """Every request an effect was authorized under."""
     stale_answers: set[tuple[RequestId, str]] = set()
+    rejections: set[tuple[RequestId, str]] = set()
+    """Answers that were accepted as proof that an attempt never began; such an answer settles nothing, yet may be sent again."""
     completed: list[StepId] = []
     """In completion order."""
     history_entries: list[bytes] = []
@@ -175,6 +177,8 @@ class Run(msgspec.Struct):
     """The one unresolved forward step, if there is one."""
     unwind: list[Target] = []
     unwind_index: int = 0
+    unwind_counts: dict[TargetState, int] = {}
+    """How many targets are in each state, so that a row costs the same however long the plan is."""
     last_record_at_ms: int = 0
     position: int = 0
 

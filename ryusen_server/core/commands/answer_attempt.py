@@ -6,7 +6,7 @@ First, whether it counts:
 |---|---|---|
 | its request was never authorized in this run | nothing | `discarded` |
 | attempt or generation differ from the authorization's | kept once as a stale submission | `stale` |
-| same request and digest as the answer that settled the attempt | nothing | `replayed` |
+| same request and digest as an answer that was accepted, a rejection too | nothing | `replayed` |
 | the attempt is settled, or was requeued and is out under another request | kept once as a stale submission | `stale` |
 | the attempt is `authorized` or `unknown` under this request | the tables below | `accepted` |
 
@@ -37,6 +37,7 @@ from typing import assert_never
 
 import msgspec
 
+from ryusen_protocol.clipping import clip_error
 from ryusen_protocol.declarations import RetryPolicy, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.identity import attempt_id
@@ -86,15 +87,17 @@ def decide(run: Run, command: AnswerAttempt, moment: Moment) -> Decision:
     outcome = command.outcome
     if (outcome.attempt, outcome.attempt_generation) != (attempt.attempt, attempt.attempt_generation):
         return _stale(decision, run, attempt, command, "it names another attempt or generation")
+    settled_it = attempt.request_id == command.request_id and attempt.answer_digest == command.answer_digest
+    if settled_it or (command.request_id, command.answer_digest) in run.rejections:
+        decision.disposition = "replayed"
+        return decision
     if attempt.request_id != command.request_id:
         return _stale(decision, run, attempt, command, "the attempt was sent again under another request")
     if attempt.state not in UNRESOLVED:
-        if attempt.answer_digest == command.answer_digest:
-            decision.disposition = "replayed"
-            return decision
         return _stale(decision, run, attempt, command, f"the attempt is {attempt.state}")
     if isinstance(outcome, RejectedBeforeStart):
-        never_began.requeue(decision, run, attempt, f"rejected before start: {outcome.reason}", moment)
+        why = f"rejected before start: {outcome.reason}"
+        never_began.requeue(decision, run, attempt, why, moment, answer_digest=command.answer_digest)
     elif attempt.phase == "forward":
         _forward(decision, run, attempt, outcome, command.answer_digest, moment)
     else:
@@ -188,9 +191,9 @@ def _compensation(decision: Decision, run: Run, attempt: Attempt, outcome: Effec
 
 
 def compensation_failed(decision: Decision, run: Run, attempt: Attempt, failure: ErrorRecord, digest: str | None, moment: Moment) -> None:
-    """Apply a reported failure of a compensation attempt."""
+    """Apply a reported failure of a compensation attempt. No replay carries it, so that only the limits of one error bound it."""
     target = run.unwind[run.unwind_index]
-    recorded = recordable(run, failure)
+    recorded = clip_error(failure)
     decision.add(AttemptSettled(attempt.attempt_id, "failed", failure=recorded, answer_digest=digest))
     policy = compensation_policy(run, attempt.step_id).retry
     if may_retry(policy, target.failures + 1, retryable=failure.retryable):

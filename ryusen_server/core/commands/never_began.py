@@ -40,13 +40,14 @@ def decide(run: Run, command: NeverBegan, moment: Moment) -> Decision:
     return decision
 
 
-def requeue(decision: Decision, run: Run, attempt: Attempt, reason: str, moment: Moment) -> None:
-    """Apply the proof to an unresolved attempt."""
+def requeue(decision: Decision, run: Run, attempt: Attempt, reason: str, moment: Moment, *, answer_digest: str | None = None) -> None:
+    """Apply the proof to an unresolved attempt. `answer_digest` identifies the rejection that is the proof, if one is."""
     late = run.status == "running" and past_deadline(run, moment.now_ms)
     if attempt.phase == "compensation" or (run.status == "running" and not late):
-        decision.add(AttemptRequeued(attempt.attempt_id, reason, moment.now_ms + pace_ms(attempt.never_began)))
+        due_at_ms = moment.now_ms + pace_ms(attempt.never_began)
+        decision.add(AttemptRequeued(attempt.attempt_id, reason, due_at_ms, answer_digest))
         return
     if late:
         record_stop(decision, run, "timed_out", "deadline")
-    decision.add(AttemptSettled(attempt.attempt_id, "fenced", reason=reason), StepStopped(attempt.step_id))
+    decision.add(AttemptSettled(attempt.attempt_id, "fenced", reason=reason, answer_digest=answer_digest), StepStopped(attempt.step_id))
     enter_gate(decision, run, stopped_outcome(run, decision), moment.now_ms)
