@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ryusen_protocol import PROTOCOL_VERSION
+from ryusen_protocol import PROTOCOL_VERSION, strict_json
 from ryusen_protocol.frames import Invoke, ServerFrame, WorkerFrame
 from ryusen_protocol.invocation import Invocation
 from ryusen_protocol.outcome import Outcome
@@ -99,7 +99,7 @@ def _decode(decoder: msgspec.json.Decoder[Document], data: str | bytes) -> Docum
     except msgspec.ValidationError as refused:
         raise _refusal(data, str(refused)) from None
     except msgspec.DecodeError as refused:
-        raise MalformedDocument(f"not valid JSON: {refused}") from None
+        raise MalformedDocument(strict_json.reason(data.encode() if isinstance(data, str) else data, refused)) from None
     except RecursionError:
         raise MalformedDocument("nested too deeply") from None
     except UnicodeError:

@@ -27,6 +27,8 @@ _DIGITS_ALIKE: Final = bytes.maketrans(b"123456789", b"000000000")
 _MANY_DIGITS: Final = b"0" * 309
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NAME_CHARACTERS_MAX: Final = 64
+_EXPLAINED_NESTING_MAX: Final = 256
+"""Levels that the slower parser may be asked to recurse into when it explains a refusal."""
 
 
 class JsonRefused(ValueError):
@@ -72,7 +74,9 @@ def deeper_than(data: bytes, levels: int) -> bool:
 
 
 def reason(data: bytes, refused: Exception) -> str:
-    """What is wrong with text that msgspec refused as JSON, in words a caller can act on. The depth must be known."""
+    """What is wrong with text that msgspec refused as JSON, in words a caller can act on."""
+    if deeper_than(data, _EXPLAINED_NESTING_MAX):
+        return "not valid JSON, and nested too deeply to say where"
     try:
         text = data.decode()
     except UnicodeDecodeError as broken:

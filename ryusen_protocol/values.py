@@ -258,7 +258,7 @@ def _parse(text: bytes) -> object:
     try:
         document = msgspec.json.decode(text)
     except msgspec.DecodeError as refused:
-        raise InvalidValue(f"not valid JSON: {str(refused).partition(' - at ')[0]}") from None
+        raise InvalidValue(strict_json.reason(text, refused)) from None
     if b"-0" in text and _MINUS_ZERO.search(text) is not None:
         # msgspec reads the number -0 as the integer 0, which hides that it is no form of any value.
         return json.loads(text, parse_int=lambda digits: -0.0 if digits == "-0" else int(digits))
