@@ -1,0 +1,182 @@
+"""What each kind of step declares, and how its recorded outcome is read. A kind is one class here.
+
+Owns the content of declarations and the arguments of callbacks. What a boundary answers is the machine's to decide, how it is written
+in user code is `step`'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from ryusen_protocol.declarations import CompensationPolicy, Declaration, Location, RunDeclaration
+from ryusen_sdk.convert import from_wire, plain, to_wire, typed
+from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed
+from ryusen_sdk.latch import Callback
+from ryusen_sdk.machine import CallSite
+from ryusen_sdk.operation import Operation
+from ryusen_sdk.options import Compensate, Retry, Span, checked_step_id, retry_policy, shown, timeout_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    import msgspec
+
+    from ryusen_protocol.errors import ErrorRecord
+    from ryusen_protocol.invocation import CompensationTarget, ForwardTarget, StepKind
+    from ryusen_sdk.latch import Pass
+    from ryusen_sdk.machine import Execute
+
+
+class Boundary:
+    """One step of a body: what it declares and how its recorded outcome is read. One subclass a kind."""
+
+    __slots__ = ("call_site", "step_id")
+
+    kind: ClassVar[StepKind]
+    has_compensator: bool = False
+
+    def __init__(self, step_id: str, frame: FrameType) -> None:
+        if type(step_id) is not str or not step_id:
+            raise MisuseError(f"a step id is non-empty text that names the step in this run, not {step_id!r}")
+        self.step_id = step_id
+        self.call_site = CallSite(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+    def declare(self) -> Declaration:
+        """What discovery tells the server. Raises `MisuseError` for options that mean nothing."""
+        raise NotImplementedError
+
+    def read(self, value: msgspec.Raw) -> object:
+        """The recorded success as the body gets it."""
+        return from_wire(value)
+
+    def recorder(self, reaction: Execute) -> Callable[[object], msgspec.Raw]:
+        """How a callback's result becomes what is recorded."""
+        del reaction
+        return to_wire
+
+    def callback(self, pass_: Pass, reaction: Execute) -> Callback:
+        """What to run. Only `run` steps have callbacks, and the machine asks no other kind to run one."""
+        msg = f"a {self.kind} step has no callback ({pass_.invocation.request_id}, {reaction.phase})"
+        raise AssertionError(msg)
+
+    def location(self) -> Location:
+        return Location(self.call_site.file, self.call_site.line, self.call_site.name)
+
+
+class RunStep(Boundary):
+    """`step.run`: one effect with an optional compensator."""
+
+    __slots__ = ("_args", "_compensate", "_function", "_name", "_retry", "_returns", "_timeout", "has_compensator")
+
+    kind = "run"
+
+    def __init__(
+        self,
+        step_id: str,
+        frame: FrameType,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        compensate: Callable[..., object] | Compensate[Any] | None,
+        retry: Retry | int | None,
+        timeout: Span | None,
+        returns: type[Any] | None,
+        name: str | None,
+    ) -> None:
+        super().__init__(step_id, frame)
+        if not callable(function):
+            raise MisuseError(_not_callable(step_id, function))
+        self._function = function
+        self._args = args
+        self._compensate = compensate
+        self._retry = retry
+        self._timeout = timeout
+        self._returns = returns
+        self._name = name
+        self.has_compensator = compensate is not None
+        if compensate is not None and not callable(compensate) and not isinstance(compensate, Compensate):
+            raise MisuseError(f"step {step_id!r}: compensate= is a callable or Compensate(callable, …), not {shown(compensate)}")
+
+    def declare(self) -> Declaration:
+        undo = self._compensate
+        own = undo if isinstance(undo, Compensate) else None
+        return RunDeclaration(
+            step_id=checked_step_id(self.step_id),
+            name=self._name if self._name is not None else self.step_id,
+            location=self.location(),
+            has_compensation=undo is not None,
+            retry=retry_policy(self._retry),
+            attempt_timeout_ms=timeout_ms(f"step {self.step_id!r}", self._timeout),
+            compensation=None
+            if undo is None
+            else CompensationPolicy(
+                retry=retry_policy(own.retry if own else None),
+                attempt_timeout_ms=timeout_ms(f"the compensation of step {self.step_id!r}", own.timeout if own else None),
+            ),
+        )
+
+    def read(self, value: msgspec.Raw) -> object:
+        plain_value = from_wire(value)
+        return plain_value if self._returns is None else typed(plain_value, self._returns)
+
+    def callback(self, pass_: Pass, reaction: Execute) -> Callback:
+        target = cast("ForwardTarget | CompensationTarget", pass_.invocation.target)
+        operation = Operation(
+            id=target.operation_id,
+            step_id=target.step_id,
+            phase=reaction.phase,
+            attempt=target.attempt,
+            attempt_generation=target.attempt_generation,
+            run_id=pass_.invocation.run.run_id,
+        )
+        if reaction.forward_result is None:
+            return Callback(self._function, self._args, operation, timeout_ms(f"step {self.step_id!r}", self._timeout))
+        undo = cast("Callable[..., object] | Compensate[Any]", self._compensate)
+        own = undo if isinstance(undo, Compensate) else None
+        function = cast("Callable[..., object]", own.function if own else undo)
+        args = _compensator_args(self.step_id, function, self.read(reaction.forward_result), self._args)
+        timeout = timeout_ms(f"the compensation of step {self.step_id!r}", own.timeout if own else None)
+        return Callback(function, args, operation, timeout)
+
+    def recorder(self, reaction: Execute) -> Callable[[object], msgspec.Raw]:
+        returns = self._returns
+        # A compensator's own result is plain, whatever the step returns.
+        return to_wire if returns is None or reaction.forward_result is not None else lambda result: to_wire(plain(result, returns))
+
+
+def step_failed(step_id: str, failure: ErrorRecord) -> StepFailed:
+    """The exception that a recorded failure is raised as."""
+    details: dict[str, object] = {}
+    for name, value in (failure.details or {}).items():
+        try:
+            details[name] = from_wire(value)
+        except ConversionError as refused:
+            details[name] = f"<{refused}>"
+    return StepFailed(step_id, failure, details)
+
+
+def _compensator_args(step_id: str, function: Callable[..., object], result: object, args: tuple[object, ...]) -> tuple[object, ...]:
+    """`(result, *args)` if the compensator takes them, else `(result,)`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return (result,)
+    for given in ((result, *args), (result,)):
+        try:
+            signature.bind(*given)
+        except TypeError:
+            continue
+        return given
+    raise MisuseError(
+        f"the compensator of step {step_id!r} takes neither (result) nor (result, *args) with {len(args)} arguments: {signature}"
+    )
+
+
+def _not_callable(step_id: str, function: object) -> str:
+    if inspect.isawaitable(function):
+        closing = cast("Any", function)
+        if inspect.iscoroutine(function):
+            closing.close()
+        return f"step {step_id!r}: give the callback and its arguments (step.run(id, charge, order)), not the call (charge(order))"
+    return f"step {step_id!r}: the callback is something to call, not {shown(function)}"

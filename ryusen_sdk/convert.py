@@ -1,0 +1,229 @@
+"""Python values to portable values and back.
+
+Owns what Python alone knows: aware datetimes stand for instants, timedeltas for durations, and `returns=T` turns typed objects into
+plain values and back. Refuses to coerce: a type the tagged model cannot carry is a `ConversionError` that names the path. The wire
+form itself belongs to `ryusen_protocol.values`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
+
+from ryusen_protocol import values
+from ryusen_protocol.limits import NESTING_MAX
+from ryusen_protocol.values import Duration, Instant, InvalidValue, Value
+from ryusen_sdk.errors import ConversionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+NULL: Final = msgspec.Raw(b'{"type":"null"}')
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_NANOS_PER_MICRO: Final = 1_000
+_NATIVE: Final = (bytes, datetime, timedelta)
+"""What stays itself in plain data, because the tagged model has a place for it."""
+
+
+def to_wire(value: object) -> msgspec.Raw:
+    """The canonical bytes of a Python value. Raises `ConversionError` for anything not portable or over a limit."""
+    try:
+        return msgspec.Raw(values.encode(_outward(value, 0)))
+    except InvalidValue as refused:
+        raise ConversionError(refused.path, refused.why) from None
+
+
+def from_wire(data: msgspec.Raw | bytes) -> Any:
+    """The Python value of tagged bytes. Raises `ConversionError` for one that Python cannot hold exactly."""
+    try:
+        return _inward(values.decode(data))
+    except InvalidValue as refused:
+        raise ConversionError(refused.path, refused.why) from None
+
+
+# Out. Only what has a Python form of its own is replaced; everything else is for `values.encode` to accept or refuse.
+
+
+def _outward(value: object, depth: int) -> Value:
+    kind = type(value)
+    if kind is dict:
+        members = cast("dict[object, object]", value)
+        if depth >= NESTING_MAX or not any(type(item) in _COMPOUND for item in members.values()):
+            return cast("Value", value)
+        return _each_member(members, depth)
+    if kind is list:
+        items = cast("list[object]", value)
+        if depth >= NESTING_MAX or not any(type(item) in _COMPOUND for item in items):
+            return cast("Value", value)
+        return _each_item(items, depth)
+    if kind is datetime:
+        return _instant(cast("datetime", value))
+    if kind is timedelta:
+        return _duration(cast("timedelta", value))
+    return cast("Value", value)
+
+
+_COMPOUND: Final = frozenset((dict, list, datetime, timedelta))
+
+
+def _each_member(members: dict[object, object], depth: int) -> Value:
+    converted: dict[object, Value] = {}
+    key: object = None
+    try:
+        for key, item in members.items():
+            converted[key] = _outward(item, depth + 1)
+    except InvalidValue as refused:
+        refused.passed(f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]")
+        raise
+    return cast("Value", converted)
+
+
+def _each_item(items: list[object], depth: int) -> Value:
+    converted: list[Value] = []
+    try:
+        for item in items:
+            converted.append(_outward(item, depth + 1))  # noqa: PERF401 - the length so far is the index of a refused item
+    except InvalidValue as refused:
+        refused.passed(f"[{len(converted)}]")
+        raise
+    return converted
+
+
+def _instant(value: datetime) -> Instant:
+    if value.utcoffset() is None:
+        raise InvalidValue("a naive datetime names no instant; give it a time zone (datetime.now(UTC))")
+    since = value - _EPOCH
+    return Instant(since.days * 86_400 + since.seconds, since.microseconds * _NANOS_PER_MICRO)
+
+
+def _duration(value: timedelta) -> Duration:
+    return Duration(value.days * 86_400 + value.seconds, value.microseconds * _NANOS_PER_MICRO)
+
+
+# In. `values.decode` makes fresh lists and dicts, so they are changed in place.
+
+
+def _inward(value: Value) -> object:
+    kind = type(value)
+    if kind is dict:
+        members = cast("dict[str, object]", value)
+        key = ""
+        try:
+            for key, item in members.items():
+                if type(item) in _FOREIGN:
+                    members[key] = _inward(cast("Value", item))
+        except InvalidValue as refused:
+            refused.passed(f".{key}" if key.isidentifier() else f"[{key!r}]")
+            raise
+        return members
+    if kind is list:
+        items = cast("list[object]", value)
+        index = 0
+        try:
+            for index, item in enumerate(items):
+                if type(item) in _FOREIGN:
+                    items[index] = _inward(cast("Value", item))
+        except InvalidValue as refused:
+            refused.passed(f"[{index}]")
+            raise
+        return items
+    if kind is Instant:
+        return _to_datetime(cast("Instant", value))
+    if kind is Duration:
+        return _to_timedelta(cast("Duration", value))
+    return value
+
+
+_FOREIGN: Final = frozenset((dict, list, Instant, Duration))
+
+
+def _to_datetime(value: Instant) -> datetime:
+    micros = _micros(value.nanos)
+    try:
+        return _EPOCH + timedelta(seconds=value.seconds, microseconds=micros)
+    except OverflowError:
+        raise InvalidValue("this instant is outside the years 1 to 9999 that datetime can hold") from None
+
+
+def _to_timedelta(value: Duration) -> timedelta:
+    micros = _micros(value.nanos)
+    try:
+        return value.seconds * _SECOND + micros * _MICROSECOND
+    except OverflowError:
+        raise InvalidValue("this duration is longer than timedelta can hold") from None
+
+
+def _micros(nanos: int) -> int:
+    micros, rest = divmod(nanos, _NANOS_PER_MICRO)
+    if rest:
+        raise InvalidValue("finer than a microsecond, which Python's time types would round")
+    return micros
+
+
+# Typed results: `returns=T`.
+
+
+def plain(value: object, kind: type[Any]) -> object:
+    """A typed object as plain values: dataclass, msgspec Struct, TypedDict, attrs class or Pydantic model (by its `model_dump`).
+
+    Inside typed data, and only there, tuples and sets become lists and enums, UUIDs and decimals their text or value: the
+    declared type is what brings them back. Raises `ConversionError`.
+    """
+    dump = getattr(value, "model_dump", None)
+    try:
+        if callable(dump):
+            value = dump(mode="python")
+        return _listed(msgspec.to_builtins(value, builtin_types=_NATIVE, str_keys=True))
+    except (TypeError, ValueError, msgspec.MsgspecError) as refused:
+        raise ConversionError("$", f"not a {_name(kind)}: {refused}") from refused
+
+
+def typed(value: object, kind: type[T]) -> T:
+    """Plain values as T, checked. Raises `ConversionError` with the path of the first member that does not fit."""
+    validate = cast("Callable[[object], T] | None", getattr(kind, "model_validate", None))
+    try:
+        if validate is not None:
+            return validate(value)
+        return msgspec.convert(value, type=kind, builtin_types=_NATIVE, strict=True)
+    except msgspec.ValidationError as refused:
+        why, _, path = str(refused).partition(" - at `")
+        raise ConversionError(path.rstrip("`") or "$", f"does not fit {_name(kind)}: {why}") from None
+    except (TypeError, ValueError) as refused:
+        raise ConversionError("$", f"does not fit {_name(kind)}: {refused}") from refused
+
+
+def json_view(data: bytes, kind: type[Any] | None) -> Any:
+    """The JSON document that bytes hold, as T if given. Never changes the bytes. Raises `ConversionError`: broken JSON is no string."""
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as refused:
+        raise ConversionError("$", f"the payload is not JSON ({refused}); its exact bytes are in event.payload") from None
+    if kind is None:
+        return document
+    if hasattr(kind, "model_validate"):
+        return typed(document, kind)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as refused:
+        why, _, path = str(refused).partition(" - at `")
+        raise ConversionError(path.rstrip("`") or "$", f"does not fit {_name(kind)}: {why}") from None
+
+
+def _listed(value: object) -> object:
+    """The same plain data with lists where typed data had tuples or sets."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in cast("list[object]", value)]
+    return value
+
+
+def _name(kind: object) -> str:
+    return getattr(kind, "__name__", None) or str(kind)

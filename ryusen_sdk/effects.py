@@ -1,0 +1,141 @@
+"""Runs callbacks where they belong: coroutines on the user loop, sync functions in the pool.
+
+Owns attempt timeouts and the current operation of a callback. Knows nothing of machines or transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from typing import TYPE_CHECKING, Any, cast
+
+from ryusen_sdk.latch import AttemptTimedOut, Callback
+from ryusen_sdk.manifest import is_async_callable
+from ryusen_sdk.operation import current_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from ryusen_sdk.threads import ThreadPool
+
+
+class LoopAndPool:
+    """The `Effects` of a host: `loop` runs user coroutines, `pool` sync code."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: ThreadPool) -> None:
+        self._loop = loop
+        self._pool = pool
+        self.is_abandoned = False
+        """The worker ends at once: nobody waits for a thread any more."""
+
+    async def from_async(self, callback: Callback) -> object:
+        token = current_operation.set(callback.operation)
+        try:
+            if is_async_callable(callback.function):
+                return await _bounded(callback.function(*callback.args), callback.timeout_ms)
+            result = await self._in_pool(callback)
+            # A lambda around a coroutine function looks sync until it is called.
+            return await _bounded(cast("Awaitable[object]", result), callback.timeout_ms) if inspect.isawaitable(result) else result
+        finally:
+            current_operation.reset(token)
+
+    def from_sync(self, callback: Callback) -> object:
+        token = current_operation.set(callback.operation)
+        try:
+            # Called here either way: a coroutine function only makes its coroutine.
+            result = callback.function(*callback.args)
+            if not inspect.isawaitable(result):
+                return result
+            waiting = _bounded(cast("Awaitable[object]", result), callback.timeout_ms)
+            return _on_loop(waiting, self._loop)
+        finally:
+            current_operation.reset(token)
+
+    async def _in_pool(self, callback: Callback) -> object:
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[object] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                result = context.run(callback.function, *callback.args)
+            except BaseException as error:  # noqa: BLE001 - carried to the body's task, which sorts it
+                _hand_over(loop, finished, None, error)
+            else:
+                _hand_over(loop, finished, result, None)
+
+        self._pool.submit(work)
+        while not finished.done():
+            try:
+                await asyncio.shield(finished)
+            except asyncio.CancelledError:
+                # The body gave up waiting, but a thread cannot be stopped: what it does still counts.
+                if self.is_abandoned:
+                    raise
+        return _outcome(finished.result())
+
+
+class _Raised:
+    """An exception on its way through a future, which cannot carry StopIteration and treats CancelledError as its own."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _outcome(carried: object) -> object:
+    if isinstance(carried, _Raised):
+        raise carried.error
+    return carried
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[object], result: object, error: BaseException | None) -> None:
+    carried = result if error is None else _Raised(error)
+
+    def settle() -> None:
+        if not finished.done():
+            finished.set_result(carried)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        return  # the loop is closed: the worker was stopped at once, and nobody waits any more
+
+
+async def _bounded(result: Awaitable[object], timeout_ms: int | None) -> object:
+    """Awaits within the timeout; cancelled then, it has until it unwinds. What it returns even so is its real result."""
+    if timeout_ms is None:
+        return await result
+    scope = asyncio.timeout(timeout_ms / 1000)
+    try:
+        async with scope:
+            return await result
+    except BaseException as error:
+        if not scope.expired() or isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        own = None if isinstance(error, TimeoutError) and isinstance(error.__cause__, asyncio.CancelledError) else error
+        raise AttemptTimedOut(timeout_ms, own) from None
+
+
+def _on_loop(waiting: Any, loop: asyncio.AbstractEventLoop) -> object:
+    """Runs a coroutine on the user loop from a pool thread, with this thread's context, and waits for it."""
+
+    async def carried() -> object:
+        try:
+            return await waiting
+        except BaseException as error:  # noqa: BLE001 - carried to the body's thread, which sorts it
+            return _Raised(error)
+
+    context = contextvars.copy_context()
+    from concurrent.futures import Future
+
+    finished: Future[object] = Future()
+
+    def start() -> None:
+        task = loop.create_task(carried(), context=context)
+        task.add_done_callback(lambda done: finished.set_result(None if done.cancelled() else done.result()))
+
+    loop.call_soon_threadsafe(start)
+    return _outcome(finished.result())

@@ -1,0 +1,154 @@
+"""Runs invocations against a registry: an invocation in, one outcome out. Transport-neutral.
+
+Owns where function bodies run (coroutines on the user loop, sync functions in the pool), the current pass, and that every invocation
+is answered once, unless user code asks the process to stop. What a boundary means is the machine's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ryusen_protocol import PROTOCOL_VERSION
+from ryusen_protocol.codec import encode
+from ryusen_protocol.invocation import DiscoveryTarget, FullHistory
+from ryusen_protocol.outcome import Outcome, OutcomeBody, RejectedBeforeStart, RejectionReason
+from ryusen_sdk.effects import LoopAndPool
+from ryusen_sdk.event import Event
+from ryusen_sdk.latch import Pass
+from ryusen_sdk.operation import current_pass
+from ryusen_sdk.step import Step, SyncStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ryusen_protocol.invocation import Invocation
+    from ryusen_sdk.manifest import Function, Registry
+    from ryusen_sdk.threads import ThreadPool
+
+_log: Final = logging.getLogger("ryusen.sdk")
+
+
+class Stopped:
+    """Instead of an outcome: user code raised KeyboardInterrupt or SystemExit, so the worker stops and answers nothing."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+Answer = bytes | Stopped
+"""The encoded outcome of an invocation, or the wish of user code to stop the process."""
+
+
+class Host:
+    """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code."""
+
+    def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop, pool: ThreadPool) -> None:
+        self._registry = registry
+        self._loop = loop
+        self._pool = pool
+        self._effects = LoopAndPool(loop, pool)
+        self._tasks: set[asyncio.Task[None]] = set()
+        """A loop holds its tasks weakly."""
+        self._event_types: dict[str, type[object] | None] = {}
+
+    def check(self) -> None:
+        """Resolves every annotation now rather than at the first event. Raises `DefinitionError`."""
+        for function in self._registry.functions():
+            self._event_types[function.id] = function.event_type()
+
+    def abandon(self) -> None:
+        """Cancels what still runs; its answers go nowhere. On the user loop."""
+        self._effects.is_abandoned = True
+        for task in self._tasks:
+            task.cancel()
+
+    def start(self, invocations: list[Invocation], done: Callable[[Invocation, Answer], None]) -> None:
+        """Begins them all with at most one hop to the user loop. From any thread; `done` is called once each, on any thread."""
+        coroutines: list[tuple[Function, Invocation]] = []
+        for invocation in invocations:
+            function = self._registry.get(invocation.run.function)
+            if function is None:
+                done(invocation, rejection(invocation, "unsupported_target"))
+            elif not isinstance(invocation.history, FullHistory) or invocation.input is None:
+                done(invocation, rejection(invocation, "history_missing"))
+            elif function.is_async:
+                coroutines.append((function, invocation))
+            else:
+                self._start_sync(function, invocation, done)
+        if coroutines:
+            self._loop.call_soon_threadsafe(self._start_async, coroutines, done)
+
+    def _start_async(self, started: list[tuple[Function, Invocation]], done: Callable[[Invocation, Answer], None]) -> None:
+        for function, invocation in started:
+            task = self._loop.create_task(self._run_async(function, invocation, done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run_async(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
+        pass_ = Pass(invocation, self._effects)
+        current_pass.set(pass_)
+        try:
+            result = await function.call(self._event(function, invocation), Step(pass_))
+        except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
+            outcome = await _after_callback(pass_, error)
+        else:
+            outcome = pass_.returned(result)
+        done(invocation, _answer(invocation, pass_, outcome))
+
+    def _start_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
+        def work() -> None:
+            contextvars.copy_context().run(self._run_sync, function, invocation, done)
+
+        self._pool.submit(work)
+
+    def _run_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
+        pass_ = Pass(invocation, self._effects)
+        current_pass.set(pass_)
+        try:
+            result = function.call(self._event(function, invocation), SyncStep(pass_))
+        except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
+            outcome = pass_.raised(error)
+        else:
+            outcome = pass_.returned(result)
+        done(invocation, _answer(invocation, pass_, outcome))
+
+    def _event(self, function: Function, invocation: Invocation) -> Event[object]:
+        if function.id not in self._event_types:
+            self._event_types[function.id] = function.event_type()
+        return Event(invocation, self._event_types[function.id])
+
+
+async def _after_callback(pass_: Pass, error: BaseException) -> OutcomeBody | None:
+    """The answer once the target's callback, if a sibling task is running it, has ended: it has begun, so it counts."""
+    while pass_.answer is None and pass_.shutdown is None and pass_.executing is not None and not pass_.executing.is_set():
+        try:
+            await pass_.executing.wait()
+        except asyncio.CancelledError:
+            if pass_.effects.is_abandoned:
+                raise
+    return pass_.raised(error)
+
+
+def rejection(invocation: Invocation, reason: RejectionReason) -> bytes:
+    """The encoded answer that no callback was invoked. From any thread."""
+    target = invocation.target
+    if isinstance(target, DiscoveryTarget):
+        return _encoded(invocation, RejectedBeforeStart(reason))
+    return _encoded(invocation, RejectedBeforeStart(reason, target.attempt, target.attempt_generation))
+
+
+def _answer(invocation: Invocation, pass_: Pass, outcome: OutcomeBody | None) -> Answer:
+    if outcome is not None:
+        return _encoded(invocation, outcome)
+    stop = pass_.shutdown or SystemExit("the pass ended without an answer")
+    _log.error("run %s: %r in user code stops this worker", invocation.run.run_id, stop)
+    return Stopped(stop)
+
+
+def _encoded(invocation: Invocation, outcome: OutcomeBody) -> bytes:
+    return encode(Outcome(PROTOCOL_VERSION, invocation.request_id, invocation.run.run_id, outcome))

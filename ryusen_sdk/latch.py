@@ -1,0 +1,182 @@
+"""One pass as a function body meets it: the decision machine behind a latch.
+
+Owns the stop signal and the promise that a stopped pass stays stopped: the first answer stands, and no later boundary reaches the
+machine, whatever the body catches, returns or declares afterwards. Runs no callback itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+from ryusen_protocol.invocation import CompensationTarget
+from ryusen_sdk.convert import to_wire
+from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed, attempt_timeout, invalid_result, record_of
+from ryusen_sdk.machine import Boundary, Execute, Machine, Raise, Replay, Stop
+from ryusen_sdk.operation import current_operation
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    import msgspec
+
+    from ryusen_protocol.invocation import Invocation
+    from ryusen_protocol.outcome import OutcomeBody
+    from ryusen_sdk.operation import Operation
+
+
+_log: Final = logging.getLogger("ryusen.sdk")
+
+
+class PassStopped(BaseException):
+    """Ends a body at its boundary. Not an `Exception`, so that `except Exception` never sees it; each raise is a fresh instance."""
+
+
+class Callback:
+    """What the target asks for: a callable with its arguments, under one operation."""
+
+    __slots__ = ("args", "function", "operation", "timeout_ms")
+
+    def __init__(self, function: Callable[..., object], args: tuple[object, ...], operation: Operation, timeout_ms: int | None) -> None:
+        self.function = function
+        self.args = args
+        self.operation = operation
+        self.timeout_ms = timeout_ms
+
+
+class AttemptTimedOut(Exception):
+    """An async callback was cancelled at its timeout and has unwound. The cause is what it raised meanwhile, if anything."""
+
+    def __init__(self, timeout_ms: int, error: BaseException | None) -> None:
+        super().__init__(f"timed out after {timeout_ms} ms")
+        self.timeout_ms = timeout_ms
+        self.error = error
+
+
+class Effects(Protocol):
+    """Runs callbacks where they belong; supplied by the host."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """The worker ends at once: nothing is waited for any more."""
+        ...
+
+    async def from_async(self, callback: Callback) -> object:
+        """Runs it for an async body. Raises what it raised, or `AttemptTimedOut`."""
+        ...
+
+    def from_sync(self, callback: Callback) -> object:
+        """The same for a sync body, in its thread."""
+        ...
+
+
+class Pass:
+    """The state of one invocation between body, machine and host. Belongs to one body; not shared between threads."""
+
+    __slots__ = ("_answer", "_is_executing", "_machine", "effects", "executing", "invocation", "open_calls", "shutdown")
+
+    def __init__(self, invocation: Invocation, effects: Effects) -> None:
+        self.invocation = invocation
+        self.effects = effects
+        self.executing: asyncio.Event | None = None
+        """Set from the start of the target's callback in an async body: fires at its end."""
+        self.open_calls: dict[int, Boundary] = {}
+        """Steps called and not awaited yet."""
+        self.shutdown: BaseException | None = None
+        """KeyboardInterrupt or SystemExit from user code: the worker stops and nothing is answered."""
+        self._machine = Machine(invocation)
+        self._answer: OutcomeBody | None = None
+        self._is_executing = False
+
+    @property
+    def is_news(self) -> bool:
+        return self._answer is None and self._machine.is_discovery and self._machine.is_beyond_history
+
+    @property
+    def answer(self) -> OutcomeBody | None:
+        return self._answer
+
+    def meet(self, boundary: Boundary) -> Replay | Raise | Execute:
+        """What the body does at this boundary, or the stop signal."""
+        if self._answer is not None or self.shutdown is not None:
+            raise PassStopped
+        if self._is_executing:
+            raise MisuseError(f"step {boundary.step_id!r} is called while a callback runs; steps belong to the function body")
+        reaction = self._machine.meet(boundary)
+        if type(reaction) is Stop:
+            self._answer = reaction.outcome
+            raise PassStopped
+        return reaction
+
+    def refuse_inside_callback(self, step_id: str) -> None:
+        """A callback that calls a step would wait for itself."""
+        if current_operation.get() is not None:
+            raise MisuseError(f"step {step_id!r} is called inside a callback; steps belong to the function body")
+
+    def begin_async(self) -> asyncio.Event:
+        """The target's callback starts in an async body. The event is to be set at its end."""
+        import asyncio  # only an async body gets here, so it is loaded; importing an application stays quick
+
+        self._is_executing = True
+        self.executing = asyncio.Event()
+        return self.executing
+
+    def begin_sync(self) -> None:
+        """The target's callback starts in a sync body."""
+        self._is_executing = True
+
+    def called(self, step_id: str, result: object, convert: Callable[[object], msgspec.Raw]) -> NoReturn:
+        """The target's callback returned: its result is recorded, and the pass is over."""
+        try:
+            outcome = self._machine.succeeded(convert(result))
+        except ConversionError as refused:
+            outcome = self._unportable(f"the result of step {step_id!r}", refused)
+        self._settle(outcome)
+
+    def failed(self, error: BaseException) -> NoReturn:
+        """The target's callback raised: that is a failed attempt, or the end of the worker."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self.shutdown = error
+            raise PassStopped
+        record = attempt_timeout(error.timeout_ms, error.error) if isinstance(error, AttemptTimedOut) else record_of(error)
+        self._settle(self._machine.failed(record))
+
+    def returned(self, result: object) -> OutcomeBody | None:
+        """The body returned. The answer, or `None` if the worker is to stop instead."""
+        if self._answer is not None or self.shutdown is not None:
+            return self._answer
+        if self.open_calls:
+            call = next(iter(self.open_calls.values()))
+            place = f"{call.call_site.file}:{call.call_site.line}"
+            return self.raised(MisuseError(f"step {call.step_id!r} was called but never awaited ({place}); write `await step.run(…)`"))
+        try:
+            return self._machine.returned(to_wire(result))
+        except ConversionError as refused:
+            return self._unportable("the result of the function", _explained(result, refused))
+
+    def raised(self, error: BaseException) -> OutcomeBody | None:
+        """An exception left the body. The answer, or `None` if the worker is to stop instead."""
+        if self._answer is not None or self.shutdown is not None:
+            return self._answer
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self.shutdown = error
+            return None
+        return self._machine.escaped(record_of(error), is_replayed=isinstance(error, StepFailed))
+
+    def _unportable(self, what: str, refused: ConversionError) -> OutcomeBody:
+        target = self.invocation.target
+        if isinstance(target, CompensationTarget):
+            _log.warning("run %s: %s is recorded as null: %s", self.invocation.run.run_id, what, refused)
+        return self._machine.unportable(invalid_result(what, refused))
+
+    def _settle(self, outcome: OutcomeBody) -> NoReturn:
+        self._answer = outcome
+        raise PassStopped
+
+
+def _explained(result: object, refused: ConversionError) -> ConversionError:
+    if inspect.isawaitable(result):
+        return ConversionError(refused.path, "the function returned something to await; declare it `async def`, or return its result")
+    return refused

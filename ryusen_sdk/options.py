@@ -1,0 +1,119 @@
+"""The options of a step: retries, timeouts, compensators with policies of their own.
+
+Owns their checks and their wire form. Everything wrong is a `MisuseError` that names the option.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Generic, TypeVar, cast
+
+from ryusen_protocol.declarations import RetryPolicy
+from ryusen_protocol.durations import InvalidDuration, to_ms
+from ryusen_protocol.ids import StepId
+from ryusen_protocol.limits import ID_BYTES_MAX, MANIFEST_TIMEOUT_MS_MAX
+from ryusen_sdk.errors import MisuseError
+
+Undo = TypeVar("Undo", bound=Callable[..., object], covariant=True)
+
+Span = str | float | timedelta
+"""A duration: `"200ms"`, `"1.5s"`, `"2h30m"`, a timedelta, or a number of seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a reported failure is tried again. `max_attempts` counts reported failures: 1 means no retry.
+
+    The delay starts at `initial`, grows by `multiplier` up to `maximum`, and is spread by `jitter`, a fraction of it (0 to 1).
+    """
+
+    max_attempts: int = 4
+    initial: Span = "1s"
+    multiplier: float = 2.0
+    maximum: Span = "1m"
+    jitter: float = 0.1
+    policy: RetryPolicy = field(init=False, repr=False, compare=False)
+    """The same as the wire tells it."""
+
+    def __post_init__(self) -> None:
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            raise MisuseError(f"Retry(max_attempts={self.max_attempts!r}): a whole number of at least 1; 1 means no retry")
+        if not _is_number(self.multiplier) or self.multiplier < 1:
+            raise MisuseError(f"Retry(multiplier={self.multiplier!r}): a number of at least 1")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise MisuseError(f"Retry(jitter={self.jitter!r}): a fraction from 0 to 1")
+        policy = RetryPolicy(
+            max_attempts=self.max_attempts,
+            initial_ms=delay_ms("Retry(initial=…)", self.initial),
+            multiplier=float(self.multiplier),
+            maximum_ms=delay_ms("Retry(maximum=…)", self.maximum),
+            jitter=float(self.jitter),
+        )
+        object.__setattr__(self, "policy", policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensate(Generic[Undo]):
+    """A compensator with options of its own: `compensate=Compensate(refund_card, retry=10, timeout="5s")`."""
+
+    function: Undo
+    retry: Retry | int | None = None
+    timeout: Span | None = None
+
+
+def retry_policy(retry: Retry | int | None) -> RetryPolicy:
+    """The wire form of `retry=`. Raises `MisuseError`."""
+    if retry is None:
+        return _DEFAULT.policy
+    if isinstance(retry, Retry):
+        return retry.policy
+    if type(retry) is int:
+        return Retry(max_attempts=retry).policy
+    raise MisuseError(f"retry= is a Retry or a number of attempts, not {shown(retry)}")
+
+
+def timeout_ms(what: str, timeout: Span | None) -> int | None:
+    """The whole milliseconds of a timeout, at least 1. Raises `MisuseError`."""
+    if timeout is None:
+        return None
+    ms = delay_ms(f"the timeout of {what}", timeout)
+    if ms < 1:
+        raise MisuseError(f"the timeout of {what} is {timeout!r}; it must be longer than nothing")
+    return ms
+
+
+def delay_ms(what: str, delay: Span) -> int:
+    """The whole milliseconds of a span, rounded up. Raises `MisuseError`."""
+    try:
+        ms = to_ms(delay)
+    except InvalidDuration as refused:
+        raise MisuseError(f"{what}: {refused}") from None
+    if ms > MANIFEST_TIMEOUT_MS_MAX:
+        raise MisuseError(f"{what} is {delay!r}, longer than {MANIFEST_TIMEOUT_MS_MAX} ms")
+    return ms
+
+
+def checked_step_id(step_id: str) -> StepId:
+    """The id of a step about to be declared. Raises `MisuseError`."""
+    try:
+        size = len(step_id.encode())
+    except UnicodeEncodeError:
+        raise MisuseError(f"the step id {step_id!r} is not valid Unicode") from None
+    if size > ID_BYTES_MAX or "\x00" in step_id:
+        raise MisuseError(f"the step id {step_id[:80]!r} has {size} bytes; an id has at most {ID_BYTES_MAX} and no NUL")
+    return StepId(step_id)
+
+
+def shown(value: object) -> str:
+    """A short spelling for a message."""
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in {int, float} and math.isfinite(cast("float", value))
+
+
+_DEFAULT: Final = Retry()
