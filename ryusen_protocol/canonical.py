@@ -66,12 +66,14 @@ def _utf16(name: str) -> bytes:
 def _arrange(node: object, depth: int) -> object:
     """The same document with its members in canonical order and its floats spelled."""
     match node:
-        case None | bool() | str():
+        case None | bool():
             return node
+        case str():
+            return str.__str__(node)
         case int():
             if not -_SAFE_INTEGER_MAX <= node <= _SAFE_INTEGER_MAX:
                 raise NotCanonical(f"an integer beyond {_SAFE_INTEGER_MAX} has no canonical form; write it as a decimal string")
-            return node
+            return int(node)
         case float():
             return _spelled(node)
         case list() | tuple():

@@ -45,7 +45,7 @@ class BlobRef(msgspec.Struct, frozen=True):
     media_type: str
 
 
-Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[str, Value] | Instant | Duration | BlobRef | None"
+Value: TypeAlias = bool | int | float | str | bytes | list["Value"] | dict[str, "Value"] | Instant | Duration | BlobRef | None
 
 I64_MIN: Final = -(2**63)
 I64_MAX: Final = 2**63 - 1

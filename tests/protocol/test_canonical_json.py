@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import pytest
@@ -61,6 +62,18 @@ def test_endless_document_is_refused() -> None:
     document.append(document)
     with pytest.raises(NotCanonical, match="deeper"):
         canonical.jcs(document)
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+class _Count(int):
+    pass
+
+
+def test_subclasses_are_written_as_their_base() -> None:
+    assert canonical.jcs({_Text("b"): _Text("x"), "a": [_Count(5), enum.IntEnum("N", "ONE").ONE]}) == b'{"a":[5,1],"b":"x"}'
 
 
 def test_digest() -> None:
