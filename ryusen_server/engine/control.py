@@ -1,0 +1,322 @@
+"""The control plane of a workspace: heads, publications, event acceptance and fan-out.
+
+Heads live in memory and move at once; their commits follow in the same order, so an event that names a head commits after it. When a commit
+fails, the heads are read again from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from ryusen_protocol import problems
+from ryusen_protocol.identity import event_fingerprint
+from ryusen_protocol.ids import Application, EventId, ManifestGeneration, ReleaseId, RoutingGeneration, Workspace
+from ryusen_protocol.manifest import Publication
+from ryusen_protocol.manifests import check_publication, initial_routing_generation, manifest_generation_id
+from ryusen_protocol.problems import Problem
+from ryusen_protocol.scope import Scope
+from ryusen_server.core.commands import create_run
+from ryusen_server.core.evolve import begin, evolve
+from ryusen_server.core.routing import RoutingTable, activation, routing_table, run_for
+from ryusen_server.core.rows import EventKeyRow, EventRow, ManifestRow, ReleaseRow
+from ryusen_server.engine.config import EngineConfig
+from ryusen_server.engine.dispatcher import Dispatcher
+from ryusen_server.engine.runs import LiveRun, Runs
+from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest
+from ryusen_server.engine.waiting import Waiters
+from ryusen_server.ports.store import Done, EventWrite, FanOutWrite, ManifestWrite, ReleaseWrite, StorageUnavailable, Store, Unit, Write
+from ryusen_server.ports.time import Clock, Entropy
+
+log = logging.getLogger(__name__)
+
+TABLES_KEPT_MAX = 64
+"""Old routing generations kept ready for events that still refer to them."""
+
+
+class Control:
+    """Everything of a workspace that is not a run."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        runs: Runs,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        entropy: Entropy,
+        config: EngineConfig,
+        waiters: Waiters,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._entropy = entropy
+        self._config = config
+        self._waiters = waiters
+        self._heads: dict[Workspace, RoutingGeneration] = {}
+        self._active: dict[Workspace, dict[Application, ManifestRow]] = {}
+        self._durable_heads: dict[Workspace, RoutingGeneration] = {}
+        self._durable_active: dict[Workspace, dict[Application, ManifestRow]] = {}
+        self._tables: dict[RoutingGeneration, RoutingTable] = {}
+        self._releases: dict[tuple[Scope, ReleaseId], ReleaseRow] = {}
+        self._keys: dict[tuple[Workspace, str], asyncio.Future[None]] = {}
+        self._retry: set[EventId] = set()
+
+    async def load(self) -> None:
+        """Read the heads, and begin again with whatever fan-out was under way."""
+        await self._read_heads()
+        after: EventId | None = None
+        while page := await self._store.pending_fan_outs(after=after, limit=256):
+            for event_id in page:
+                await self.resume_fan_out(event_id)
+            after = page[-1]
+
+    async def _read_heads(self) -> None:
+        heads = await self._store.heads()
+        self._heads = dict(heads.routing_heads)
+        self._active = {}
+        for manifest in heads.manifests:
+            self._active.setdefault(manifest.workspace, {})[manifest.application] = manifest
+        self._durable_heads = dict(self._heads)
+        self._durable_active = {workspace: dict(manifests) for workspace, manifests in self._active.items()}
+        self._releases = {(Scope(row.workspace, row.application), row.release_id): row for row in heads.releases}
+
+    # heads
+
+    def routing_head(self, workspace: Workspace) -> RoutingGeneration:
+        """What an event accepted now is routed by."""
+        return self._heads.get(workspace) or initial_routing_generation(workspace)
+
+    def active_manifests(self, workspace: Workspace) -> list[ManifestRow]:
+        """The active manifest generation of every application, by application."""
+        return [row for _, row in sorted(self._active.get(workspace, {}).items())]
+
+    def releases(self, workspace: Workspace) -> list[ReleaseRow]:
+        """The workspace's releases, oldest first."""
+        found = [row for (scope, _), row in self._releases.items() if scope.workspace == workspace]
+        return sorted(found, key=lambda row: row.position)
+
+    def release(self, scope: Scope, release_id: ReleaseId) -> ReleaseRow | None:
+        """A release that has registered before."""
+        return self._releases.get((scope, release_id))
+
+    async def first_seen(self, scope: Scope, release_id: ReleaseId, contract: str) -> ReleaseRow:
+        """Record a release at its first registration. Raises `StorageUnavailable`."""
+        now_ms = self._clock.now_ms()
+        row = ReleaseRow(scope.workspace, scope.application, release_id, contract, now_ms)
+        records = _records("release_seen", application=scope.application, release_id=release_id)
+        durable = self._submit(Unit((ReleaseWrite(row, records),)))
+        row = msgspec.structs.replace(row, position=durable.position)
+        self._releases[scope, release_id] = row
+        try:
+            await durable.future
+        except StorageUnavailable:
+            self._releases.pop((scope, release_id), None)
+            raise
+        return row
+
+    async def publish(self, scope: Scope, publication: Publication) -> ActivatedManifest | Problem:
+        """Activate a complete desired state, or say why not. Raises `StorageUnavailable`."""
+        refused = check_publication(publication, timeout_ms_max=self._config.max_run_timeout_ms)
+        if refused is not None:
+            return problems.problem(refused.code, refused.message, path=refused.path)
+        generation = manifest_generation_id(scope, publication.expected_parent, publication)
+        await self._store.flush()
+        known = await self._store.manifest(scope.workspace, generation)
+        if known is not None:
+            return ActivatedManifest(known, replayed=True)
+        active = self._active.get(scope.workspace, {})
+        current = active.get(scope.application)
+        if current is not None and current.manifest_generation == generation:
+            await self._store.flush()
+            return ActivatedManifest(current, replayed=True)
+        current_id = None if current is None else current.manifest_generation
+        if publication.expected_parent != current_id:
+            return problems.parent_conflict(current_id, publication.expected_parent)
+        head = self.routing_head(scope.workspace)
+        generations = {application: row.manifest_generation for application, row in active.items()}
+        manifest, routing = activation(scope, publication, head, generations, self._clock.now_ms())
+        records = _records(
+            "manifest_activated",
+            application=scope.application,
+            manifest_generation=manifest.manifest_generation,
+            routing_generation=routing.routing_generation,
+        )
+        self._active.setdefault(scope.workspace, {})[scope.application] = manifest
+        self._heads[scope.workspace] = routing.routing_generation
+        unit = Unit((ManifestWrite(manifest, routing, records),))
+        await self._submit(unit, lambda error: self._activated(scope, manifest, error)).future
+        return ActivatedManifest(manifest, replayed=False)
+
+    def _activated(self, scope: Scope, manifest: ManifestRow, error: StorageUnavailable | None) -> None:
+        """An activation is durable, or the heads go back to what is, before anything else can be decided on them."""
+        workspace = scope.workspace
+        if error is None:
+            self._durable_active.setdefault(workspace, {})[scope.application] = manifest
+            self._durable_heads[workspace] = manifest.routing_generation
+            return
+        self._active[workspace] = dict(self._durable_active.get(workspace, {}))
+        if workspace in self._durable_heads:
+            self._heads[workspace] = self._durable_heads[workspace]
+        else:
+            self._heads.pop(workspace, None)
+
+    def _submit(self, unit: Unit, first: Done | None = None) -> _Durable:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: StorageUnavailable | None) -> None:
+            if first is not None:
+                first(error)
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        return _Durable(self._store.submit(unit, done), future)
+
+    # events
+
+    async def submit_event(
+        self, workspace: Workspace, *, name: str, payload: bytes, metadata: dict[str, str], key: str | None
+    ) -> AcceptedEvent | Problem:
+        """Accept an event, once for each key. Raises `StorageUnavailable`, with nothing accepted."""
+        if key is None:
+            return AcceptedEvent(await self._accept(workspace, name, payload, metadata, None), replayed=False)
+        slot = (workspace, key)
+        while (earlier := self._keys.get(slot)) is not None:
+            await asyncio.wait([earlier])
+        self._keys[slot] = asyncio.get_running_loop().create_future()
+        try:
+            fingerprint = event_fingerprint(name, payload, metadata)
+            known = await self._store.event_key(workspace, key)
+            if known is not None:
+                return await self._replay(known, fingerprint)
+            event = await self._accept(workspace, name, payload, metadata, (key, fingerprint))
+            return AcceptedEvent(event, replayed=False)
+        finally:
+            self._keys.pop(slot).set_result(None)
+
+    async def _replay(self, known: EventKeyRow, fingerprint: str) -> AcceptedEvent | Problem:
+        if known.fingerprint != fingerprint:
+            return problems.idempotency_key_reused()
+        event = await self._store.event(known.event_id)
+        if event is None:
+            raise AssertionError("an idempotency key names a stored event")
+        return AcceptedEvent(event, replayed=True)
+
+    async def _accept(
+        self, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], key: tuple[str, str] | None
+    ) -> EventRow:
+        table = await self._table(workspace, self.routing_head(workspace))
+        while table.routing_generation != self.routing_head(workspace):
+            table = await self._table(workspace, self.routing_head(workspace))
+        matched = len(table.bindings.get(name, ()))
+        event = EventRow(
+            event_id=EventId(self._entropy.token("ev")),
+            workspace=workspace,
+            name=name,
+            payload=payload,
+            metadata=metadata,
+            received_at_ms=self._clock.now_ms(),
+            routing_generation=table.routing_generation,
+            matched=matched,
+            fan_out_next=0 if matched else None,
+        )
+        key_row = None if key is None else EventKeyRow(workspace, key[0], key[1], event.event_id)
+        records = _records("event_accepted", event_id=event.event_id, name=name, matched=matched)
+        durable = self._submit(Unit((EventWrite(event, key_row, records),), rides=matched > 0))
+        if matched:
+            self._fan_out(event, table)
+        await durable.future
+        return event
+
+    # fan-out
+
+    async def _table(self, workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
+        table = self._tables.get(generation)
+        if table is not None:
+            return table
+        if generation == self.routing_head(workspace):
+            table = routing_table(generation, self.active_manifests(workspace))
+        else:
+            table = await self._stored_table(workspace, generation)
+        self._tables[generation] = table
+        while len(self._tables) > TABLES_KEPT_MAX:
+            del self._tables[next(iter(self._tables))]
+        return table
+
+    async def _stored_table(self, workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
+        routing = await self._store.routing(workspace, generation)
+        if routing is None:
+            return RoutingTable(generation, {})
+        manifests: list[ManifestRow] = []
+        for manifest_generation in routing.applications.values():
+            manifest = await self._store.manifest(workspace, ManifestGeneration(manifest_generation))
+            if manifest is None:
+                raise AssertionError("a routing generation names stored manifests")
+            manifests.append(manifest)
+        return routing_table(generation, manifests)
+
+    async def resume_fan_out(self, event_id: EventId) -> None:
+        """Go on with an event's expansion where the store says it stands. Raises `StorageUnavailable`."""
+        event = await self._store.event(event_id)
+        if event is None or event.fan_out_next is None:
+            return
+        self._fan_out(event, await self._table(event.workspace, event.routing_generation))
+
+    def _fan_out(self, event: EventRow, table: RoutingTable) -> None:
+        """Create the next batch of the event's runs; the batch after it begins when this one is durable."""
+        bindings = table.bindings.get(event.name, ())
+        begin_at = event.fan_out_next or 0
+        end_at = min(begin_at + self._config.fan_out_batch, len(bindings))
+        following = end_at if end_at < len(bindings) else None
+        now_ms = self._clock.now_ms()
+        encoded = self._runs.remember_input(event)
+        born: list[LiveRun] = []
+        writes: list[Write] = []
+        for binding in bindings[begin_at:end_at]:
+            created, records = create_run.decide(run_for(event, binding, now_ms, self._config.default_run_timeout_ms))
+            live = self._runs.begin(evolve(begin(created, now_ms), records, now_ms, 0), encoded)
+            writes.append(self._runs.write(live, records, now_ms, new=True))
+            live.uncommitted += 1
+            born.append(live)
+        writes.append(FanOutWrite(event.event_id, following))
+
+        def done(error: StorageUnavailable | None) -> None:
+            for live in born:
+                self._runs.committed(live, error, ended=False)
+            self._fanned_out(msgspec.structs.replace(event, fan_out_next=following), table, error)
+
+        position = self._store.submit(Unit(tuple(writes)), done)
+        for live in born:
+            live.run.position = position
+            self._dispatcher.offer(live)
+
+    def _fanned_out(self, event: EventRow, table: RoutingTable, error: StorageUnavailable | None) -> None:
+        if error is not None:
+            self._retry.add(event.event_id)
+        elif event.fan_out_next is None:
+            self._waiters.notify(event.event_id)
+        else:
+            self._fan_out(event, table)
+
+    async def retry_fan_outs(self) -> None:
+        """Take up again what a failed commit interrupted. Raises `StorageUnavailable`, with the rest kept for later."""
+        for event_id in sorted(self._retry):
+            await self.resume_fan_out(event_id)
+            self._retry.discard(event_id)
+
+
+class _Durable(msgspec.Struct, frozen=True):
+    position: int
+    future: asyncio.Future[None]
+
+
+def _records(kind: str, **fields: object) -> bytes:
+    return msgspec.json.encode([{"kind": kind, **fields}])

@@ -1,0 +1,183 @@
+"""Brings work and workers together.
+
+Holds what can run now, by (scope, function), as run ids only; what is due later waits in a heap when it is due soon, and in
+the store's wake
+index when it is not. What each run needs is read off the run when its turn comes, so an entry that is out of date does no harm.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ryusen_protocol.ids import FunctionId, RunId
+from ryusen_protocol.scope import Scope
+from ryusen_server.core.agenda import Agenda, agenda
+from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
+from ryusen_server.core.commands.start_discovery import StartDiscovery
+from ryusen_server.engine.config import EngineConfig
+from ryusen_server.engine.fleet import Fleet, Instance
+from ryusen_server.engine.runs import LiveRun, Runs
+from ryusen_server.ports.time import Clock, Handle
+
+HORIZON_MS = 60_000
+"""What is due later than this is left to the store's wake index."""
+
+Key = tuple[Scope, FunctionId]
+
+
+class Dispatcher:
+    """`wake` is called with the id of a run whose moment has come and that is not in memory."""
+
+    def __init__(self, *, runs: Runs, fleet: Fleet, clock: Clock, config: EngineConfig, wake: Callable[[RunId], None]) -> None:
+        self._runs = runs
+        self._fleet = fleet
+        self._clock = clock
+        self._config = config
+        self._wake = wake
+        self._ready: dict[Key, deque[RunId]] = {}
+        self._queued: set[RunId] = set()
+        self._paced: dict[Key, set[RunId]] = {}
+        self._timers: list[tuple[int, RunId]] = []
+        self._armed: tuple[int, Handle] | None = None
+        self.leasing = True
+
+    def offer(self, live: LiveRun) -> None:
+        """Find a worker for what the run needs next, or remember that it waits."""
+        run = live.run
+        if live.dropped:
+            return
+        if run.deadline is not None and not live.deadline_armed and run.status in ("running", "definition_blocked"):
+            live.deadline_armed = True
+            self._push(run.run_id, run.deadline.at_ms)
+        need = agenda(run)
+        if need.need in ("nothing", "answer"):
+            return
+        key = (Scope(run.workspace, run.application), run.function)
+        if need.due_at_ms > self._clock.now_ms():
+            self.schedule(run.run_id, need.due_at_ms)
+            if need.paced:
+                self._paced.setdefault(key, set()).add(run.run_id)
+            return
+        instance = None
+        if self.leasing and key not in self._ready:
+            instance = self._fleet.choose(*key)
+        if instance is None:
+            self._enqueue(key, run.run_id)
+            return
+        self._start(live, need, instance, hurry=False)
+
+    def _enqueue(self, key: Key, run_id: RunId) -> None:
+        if run_id not in self._queued:
+            self._queued.add(run_id)
+            self._ready.setdefault(key, deque()).append(run_id)
+
+    def _start(self, live: LiveRun, need: Agenda, instance: Instance, *, hurry: bool) -> None:
+        if need.paced:
+            self._forget_pace(live)
+        if need.need == "discovery":
+            run = live.run
+            preferred = self._fleet.preferred_release(Scope(run.workspace, run.application), run.function)
+            self._runs.apply(live, StartDiscovery(instance.ref, preferred, hurry=hurry))
+        else:
+            self._runs.apply(live, AuthorizeAttempt(instance.ref, self._config.lease_ms, hurry=hurry))
+        if agenda(live.run).need in ("discovery", "attempt"):
+            self.offer(live)  # a reached deadline began an unwind instead
+
+    def pump(self, instance: Instance) -> None:
+        """The worker has room: give it what waits for its functions."""
+        if not self._ready or not self.leasing:
+            return
+        for function in instance.frame.functions:
+            key = (instance.scope, function)
+            if key in self._ready:
+                self._serve(key)
+
+    def _serve(self, key: Key) -> None:
+        queue = self._ready[key]
+        while queue:
+            instance = self._fleet.choose(*key)
+            if instance is None:
+                return
+            run_id = queue.popleft()
+            self._queued.discard(run_id)
+            if not queue:
+                self._ready.pop(key, None)
+            live = self._runs.get(run_id)
+            if live is None:
+                self._wake(run_id)
+                continue
+            need = agenda(live.run)
+            if need.need in ("discovery", "attempt") and need.due_at_ms <= self._clock.now_ms():
+                self._start(live, need, instance, hurry=False)
+            else:
+                self.offer(live)
+
+    def hurry(self, scope: Scope, functions: Iterable[FunctionId]) -> None:
+        """A worker registered: what was paced for its functions goes at once."""
+        for function in functions:
+            key = (scope, function)
+            for run_id in sorted(self._paced.pop(key, ())):
+                live = self._runs.get(run_id)
+                if live is None:
+                    self._wake(run_id)
+                    continue
+                need = agenda(live.run)
+                instance = self._fleet.choose(*key)
+                if need.paced and need.need in ("discovery", "attempt") and instance is not None and self.leasing:
+                    self._start(live, need, instance, hurry=True)
+
+    def schedule(self, run_id: RunId, at_ms: int) -> None:
+        """Look at the run again at an instant; ignored beyond the horizon, where the wake index has it."""
+        if at_ms > self._clock.now_ms() + HORIZON_MS:
+            return
+        self._push(run_id, at_ms)
+
+    def _push(self, run_id: RunId, at_ms: int) -> None:
+        heapq.heappush(self._timers, (at_ms, run_id))
+        if self._armed is None or at_ms < self._armed[0]:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._armed is not None:
+            self._armed[1].cancel()
+            self._armed = None
+        if self._timers:
+            at_ms = self._timers[0][0]
+            delay_ms = min(max(0, at_ms - self._clock.now_ms()), HORIZON_MS)
+            self._armed = (at_ms, self._clock.call_later(delay_ms, self.fire))
+
+    def fire(self) -> None:
+        """Look at every run whose instant has come. Harmless at any time, so a clock that jumps is caught by the engine's tick."""
+        now_ms = self._clock.now_ms()
+        if self._armed is not None:
+            self._armed[1].cancel()
+            self._armed = None
+        due: list[RunId] = []
+        while self._timers and self._timers[0][0] <= now_ms:
+            due.append(heapq.heappop(self._timers)[1])
+        for run_id in dict.fromkeys(due):
+            self._wake(run_id)
+        self._arm()
+
+    def _forget_pace(self, live: LiveRun) -> None:
+        key = (Scope(live.run.workspace, live.run.application), live.run.function)
+        waiting = self._paced.get(key)
+        if waiting is not None:
+            waiting.discard(live.run.run_id)
+            if not waiting:
+                del self._paced[key]
+
+    def stop(self) -> None:
+        """No more timers."""
+        self.leasing = False
+        if self._armed is not None:
+            self._armed[1].cancel()
+            self._armed = None
+        self._timers.clear()
+
+    @property
+    def waiting(self) -> int:
+        """How many runs wait for a worker."""
+        return len(self._queued)

@@ -1,0 +1,281 @@
+"""The runs in memory, and the one way to change them: decide, fold, submit, and perform the effects once they may leave.
+
+Memory moves at once and commits follow in the same order. When a commit fails, every run it touched is dropped and loaded
+again from what the store holds; a run in memory is a cache of its history and nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol
+
+import msgspec
+
+from ryusen_protocol.ids import EventId, RunId
+from ryusen_server.core.decide import Command, decide
+from ryusen_server.core.decision import Decision, Entropy, Moment, Refusal, SendAttempt, SendDiscovery
+from ryusen_server.core.evolve import annotate, encode_records, evolve, fold
+from ryusen_server.core.invocation import attempt_frame, discovery_frame, event_input, run_head
+from ryusen_server.core.projection import attempt_row, run_row, touched_attempts
+from ryusen_server.core.records import Record
+from ryusen_server.core.rows import EventRow, RunRow
+from ryusen_server.core.state import Attempt, Run
+from ryusen_server.engine.waiting import Waiters
+from ryusen_server.ports.store import RunWrite, StorageUnavailable, Store, Unit
+from ryusen_server.ports.time import Clock
+
+log = logging.getLogger(__name__)
+
+Settled = Callable[[StorageUnavailable | None], None]
+"""Told once whether what a decision rests on is durable."""
+
+
+class LiveRun(msgspec.Struct, eq=False):
+    """One run in memory. `row` is what the store shows of it, `head` what its invocations share."""
+
+    run: Run
+    encoded_input: bytes
+    row: RunRow | None
+    head: bytes | None = None
+    uncommitted: int = 0
+    followers: list[Settled] = []
+    """Told when nothing of the run is uncommitted any more."""
+    dropped: bool = False
+    deadline_armed: bool = False
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A frame an effect came to, for one worker session."""
+
+    effect: SendDiscovery | SendAttempt
+    frame: bytes
+
+
+class Performer(Protocol):
+    """Who carries effects out: told when one is decided, when it may leave, and when it may not."""
+
+    def decided(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> None: ...
+
+    def send(self, live: LiveRun, outgoing: Outgoing) -> None: ...
+
+    def withdraw(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> None: ...
+
+    def attempt_changed(self, run: Run, attempt: Attempt) -> None: ...
+
+    def run_dropped(self, live: LiveRun) -> None: ...
+
+
+class Runs:
+    """The cache of moving runs and the door through which they change."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        waiters: Waiters,
+        early: bool,
+        in_memory_max: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._waiters = waiters
+        self._early = early
+        self._in_memory_max = in_memory_max
+        self._live: dict[RunId, LiveRun] = {}
+        self._loading: dict[RunId, asyncio.Task[LiveRun | None]] = {}
+        self._inputs: dict[EventId, bytes] = {}
+        self.performer: Performer
+
+    def get(self, run_id: RunId) -> LiveRun | None:
+        """The run, if it is in memory."""
+        return self._live.get(run_id)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def load(self, run_id: RunId) -> LiveRun | None:
+        """The run, from the store if need be; none if there is no such run. Raises `StorageUnavailable`."""
+        live = self._live.get(run_id)
+        if live is not None:
+            return live
+        task = self._loading.get(run_id)
+        if task is None:
+            task = asyncio.create_task(self._read(run_id))
+            self._loading[run_id] = task
+            task.add_done_callback(lambda _: self._loading.pop(run_id, None))
+        return await asyncio.shield(task)
+
+    async def _read(self, run_id: RunId) -> LiveRun | None:
+        run = fold(await self._store.history(run_id))
+        if run is None:
+            return None
+        encoded = self._inputs.get(run.event_id) if run.event_id is not None else None
+        if encoded is None and run.event_id is not None:
+            event = await self._store.event(run.event_id)
+            if event is None:
+                raise AssertionError(f"run {run_id} names an event the store does not hold")
+            encoded = self.remember_input(event)
+        live = self._live.get(run_id)
+        if live is None:
+            live = LiveRun(run, encoded or b"null", run_row(run))
+            self._keep(live)
+        return live
+
+    def remember_input(self, event: EventRow) -> bytes:
+        """The encoded input of an event's runs, kept while it is likely to be wanted again."""
+        encoded = self._inputs.get(event.event_id)
+        if encoded is None:
+            encoded = event_input(event)
+            self._inputs[event.event_id] = encoded
+            while len(self._inputs) > INPUTS_KEPT_MAX:
+                del self._inputs[next(iter(self._inputs))]
+        return encoded
+
+    def begin(self, run: Run, encoded_input: bytes) -> LiveRun:
+        """Keep a run that has just been created; its first records are the caller's to submit."""
+        live = LiveRun(run, encoded_input, None)
+        self._keep(live)
+        return live
+
+    def _keep(self, live: LiveRun) -> None:
+        self._live[live.run.run_id] = live
+        if len(self._live) > self._in_memory_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        for run_id, live in list(islice(self._live.items(), EVICTION_BATCH)):
+            del self._live[run_id]
+            if not _is_idle(live):
+                self._live[run_id] = live  # goes to the end, so that the next look finds others
+
+    def apply(self, live: LiveRun, command: Command, *, rides: bool = False, then: Settled | None = None) -> Decision | Refusal:
+        """Decide a command now. `then` is told when the decision, and all before it on this run, is durable or lost;
+        not after a refusal.
+        """
+        now_ms = self._clock.now_ms()
+        decision = decide(live.run, command, Moment(now_ms, self._entropy))
+        if isinstance(decision, Refusal):
+            return decision
+        for note in decision.notes:
+            annotate(live.run, note)
+        outgoing = self._evolve(live, decision, now_ms)
+        self._submit(live, decision, outgoing, now_ms, rides=rides, then=then)
+        return decision
+
+    def _evolve(self, live: LiveRun, decision: Decision, now_ms: int) -> list[Outgoing]:
+        run = live.run
+        if decision.records:
+            outcome_before = run.outcome
+            evolve(run, decision.records, now_ms, run.position)
+            if run.outcome != outcome_before:
+                live.head = None
+            for attempt_id in touched_attempts(decision.records):
+                self.performer.attempt_changed(run, run.attempts[attempt_id])
+        outgoing: list[Outgoing] = []
+        for effect in decision.effects:
+            self.performer.decided(live, effect)
+            outgoing.append(Outgoing(effect, self._frame(live, effect)))
+        return outgoing
+
+    def _frame(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> bytes:
+        if live.head is None:
+            live.head = run_head(live.run, live.encoded_input)
+        if isinstance(effect, SendDiscovery):
+            return discovery_frame(live.run, live.head, effect.request_id)
+        return attempt_frame(live.run, live.head, effect.attempt_id, effect.request_id)
+
+    def _submit(
+        self, live: LiveRun, decision: Decision, outgoing: list[Outgoing], now_ms: int, *, rides: bool, then: Settled | None
+    ) -> None:
+        if decision.records:
+            write = self.write(live, decision.records, now_ms, new=False)
+            self.submit(live, Unit((write,), rides=rides))
+        waiting: list[Outgoing] = []
+        for out in outgoing:
+            if self._early and isinstance(out.effect, SendDiscovery):
+                self.performer.send(live, out)
+            else:
+                waiting.append(out)
+        if waiting:
+            self.when_durable(live, lambda error: self._release(live, waiting, error))
+        if then is not None:
+            self.when_durable(live, then)
+
+    def _release(self, live: LiveRun, waiting: list[Outgoing], error: StorageUnavailable | None) -> None:
+        for out in waiting:
+            if error is None:
+                self.performer.send(live, out)
+            else:
+                self.performer.withdraw(live, out.effect)
+
+    def write(self, live: LiveRun, records: list[Record], now_ms: int, *, new: bool) -> RunWrite:
+        """The store's view of a transaction that has just been folded into the run."""
+        run = live.run
+        row = run_row(run)
+        changed = row != live.row
+        live.row = row
+        return RunWrite(
+            run_id=run.run_id,
+            workspace=run.workspace,
+            base_position=None if new else run.position,
+            at_ms=now_ms,
+            records=encode_records(records),
+            new_run=new,
+            run=row if changed else None,
+            attempts=tuple([attempt_row(run, run.attempts[attempt_id]) for attempt_id in touched_attempts(records)]),
+        )
+
+    def submit(self, live: LiveRun, unit: Unit) -> None:
+        """Submit a transaction of this run."""
+        live.uncommitted += 1
+        ended = live.run.status == "ended"
+        live.run.position = self._store.submit(unit, lambda error: self.committed(live, error, ended=ended))
+
+    def committed(self, live: LiveRun, error: StorageUnavailable | None, *, ended: bool) -> None:
+        """One transaction of the run is durable, or lost."""
+        live.uncommitted -= 1
+        if error is not None:
+            self.drop(live)
+        elif ended:
+            self._waiters.notify(live.run.run_id)
+        if live.uncommitted == 0:
+            followers, live.followers = live.followers, []
+            lost = StorageUnavailable("The change was rolled back.") if live.dropped and error is None else error
+            for follower in followers:
+                follower(lost)
+            if ended and self._live.get(live.run.run_id) is live:
+                del self._live[live.run.run_id]
+
+    def when_durable(self, live: LiveRun, follower: Settled) -> None:
+        """Tell the follower once everything decided on the run so far is durable or lost."""
+        if live.uncommitted == 0:
+            follower(StorageUnavailable("The change was rolled back.") if live.dropped else None)
+        else:
+            live.followers.append(follower)
+
+    def drop(self, live: LiveRun) -> None:
+        """Forget a run whose memory is ahead of a store that failed."""
+        if live.dropped:
+            return
+        live.dropped = True
+        if self._live.get(live.run.run_id) is live:
+            del self._live[live.run.run_id]
+        self.performer.run_dropped(live)
+
+
+INPUTS_KEPT_MAX = 256
+"""Encoded event inputs kept beside the runs that hold theirs."""
+
+EVICTION_BATCH = 64
+
+
+def _is_idle(live: LiveRun) -> bool:
+    attempt = live.run.current_attempt()
+    out = live.run.dispatch is not None or (attempt is not None and attempt.state == "authorized")
+    return live.uncommitted == 0 and not out

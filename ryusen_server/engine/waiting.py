@@ -1,0 +1,48 @@
+"""Lets readers wait for something to be committed: a run's end, an event's expansion."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ryusen_protocol.ids import EventId, RunId
+
+
+class Waiters:
+    """Futures by what they wait for. Take the future first, then read committed state, then await; `forget` it when done."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._key_of: dict[asyncio.Future[None], str] = {}
+
+    def run_ended(self, run_id: RunId) -> asyncio.Future[None]:
+        """Done once the run's end is committed."""
+        return self._take(run_id)
+
+    def expanded(self, event_id: EventId) -> asyncio.Future[None]:
+        """Done once the event's expansion is committed as complete."""
+        return self._take(event_id)
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        """Give a future back, answered or not."""
+        key = self._key_of.pop(future, None)
+        if key is None:
+            return
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[key]
+        future.cancel()
+
+    def notify(self, key: str) -> None:
+        """It is committed."""
+        for future in self._waiting.pop(key, ()):
+            self._key_of.pop(future, None)
+            if not future.done():
+                future.set_result(None)
+
+    def _take(self, key: str) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(future)
+        self._key_of[future] = key
+        return future
