@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import sys
+import tracemalloc
 from collections import OrderedDict
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -261,6 +262,20 @@ def test_shared_containers_cannot_explode() -> None:
         value = [value] * 10
     with pytest.raises(ValueTooLarge):
         values.encode(value)
+
+
+@pytest.mark.parametrize("kind", ["array", "object"])
+def test_refusing_a_large_value_takes_no_more_memory_than_writing_one(kind: str) -> None:
+    value: Any = None
+    for _ in range(6):
+        value = [value] * 10 if kind == "array" else dict.fromkeys("abcdefghij", value)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueTooLarge):
+            values.encode(value)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_endless_value_is_refused() -> None:
