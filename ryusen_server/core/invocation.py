@@ -1,6 +1,6 @@
 """Writes invocations from a run, by joining what is encoded already.
 
-A run's head (scope, facts, input) is encoded once, and a completed step once, when it completes; an invocation of a long run copies bytes and
+A run's head (scope, facts, input) is encoded once, and a completed step once, when it completes: an invocation copies bytes and
 decodes nothing.
 """
 

@@ -59,7 +59,7 @@ class RoutingTable(msgspec.Struct, frozen=True):
 
 
 def routing_table(routing_generation: RoutingGeneration, manifests: Iterable[ManifestRow]) -> RoutingTable:
-    """The table of a routing generation. The order of an event's bindings depends on the generation alone, so fan-out can resume by index."""
+    """The table of a routing generation. An event's bindings have one order, so fan-out can resume by index."""
     found: dict[str, list[Binding]] = {}
     for row in sorted(manifests, key=lambda manifest: manifest.application.encode()):
         content = manifest_content(row)

@@ -294,8 +294,8 @@ class Control:
             self._fanned_out(msgspec.structs.replace(event, fan_out_next=following), table, error)
 
         position = self._store.submit(Unit(tuple(writes)), done)
-        for live in born:
-            live.run.position = position
+        for index, live in enumerate(born):
+            live.run.position = position - (len(writes) - 1) + index
             self._dispatcher.offer(live)
 
     def _fanned_out(self, event: EventRow, table: RoutingTable, error: StorageUnavailable | None) -> None:
