@@ -1,0 +1,539 @@
+"""The invariants of one run, each a named check over what was committed and what was seen to happen.
+
+A `Watch` is the witness: the run's records in commit order, the run as the server holds it, and what happened outside the history, which
+whoever drives the run reports: passes and callbacks that went out, proofs, submissions. The checks read the records themselves and never
+`decide` or `evolve`, so that neither can hide its own mistake. Numbers are those of the project's list of invariants.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from ryusen_protocol.declarations import RunDeclaration
+from ryusen_protocol.ids import AttemptId, OperationId, RequestId, StepId
+from ryusen_protocol.invocation import Phase
+from ryusen_server.core.agenda import agenda, wake_at_ms
+from ryusen_server.core.evolve import decode_records, fold
+from ryusen_server.core.records import (
+    AttemptAuthorized,
+    AttemptQueued,
+    AttemptRequeued,
+    AttemptSettled,
+    AttemptUnknown,
+    CompensationStarted,
+    DiscoveryQueued,
+    OutcomeDecided,
+    Record,
+    RunBlocked,
+    RunCreated,
+    RunEnded,
+    StepCompleted,
+    StepDeclared,
+    StepObsolete,
+    StepStopped,
+    StopRequested,
+    SubmissionStale,
+    TargetSettled,
+)
+from ryusen_server.core.rows import HistoryRow
+from ryusen_server.core.state import Run
+
+_R = TypeVar("_R")
+_UNRESOLVED = ("authorized", "unknown")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One record. `index` counts the run's records, `position` is its transaction's."""
+
+    index: int
+    position: int
+    at_ms: int
+    record: Record
+
+
+class Started(msgspec.Struct, frozen=True):
+    """An invocation left the server when `committed` was the last position of the run. A pass has no attempt."""
+
+    request_id: RequestId
+    attempt_id: AttemptId | None
+    committed: int
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A worker's answer to an effect: the word it got, the records it made, and the request that was unresolved when it came."""
+
+    request_id: RequestId
+    answer_digest: str
+    disposition: str
+    records: tuple[Record, ...]
+    open_request: RequestId | None
+
+
+class Watch:
+    """What the checks look at. Feed it every committed row, in order, and everything that happened."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: list[HistoryRow] = []
+        self.entries: list[Entry] = []
+        self.started: list[Started] = []
+        self.submitted: list[Submitted] = []
+        self.proofs: set[RequestId] = set()
+        """Requests that provably never began."""
+        self.duplicates: set[int] = set()
+        """Positions of transactions that answered a pass which met one id twice."""
+        self.states: dict[AttemptId, str] = {}
+        self.queued: dict[AttemptId, AttemptQueued] = {}
+        self._of: dict[type, list[Entry]] = defaultdict(list)
+        self._at: dict[int, list[Entry]] = defaultdict(list)
+
+    def commit(self, row: HistoryRow) -> None:
+        """Take one committed transaction."""
+        self.rows.append(row)
+        for record in decode_records(row.records):
+            entry = Entry(len(self.entries), row.position, row.at_ms, record)
+            self.entries.append(entry)
+            self._of[type(record)].append(entry)
+            self._at[row.position].append(entry)
+            self._follow(record)
+
+    def of(self, kind: type[_R]) -> Iterator[tuple[Entry, _R]]:
+        """The records of a kind, in commit order."""
+        for entry in self._of[kind]:
+            assert isinstance(entry.record, kind)
+            yield entry, entry.record
+
+    def at(self, position: int) -> list[Record]:
+        """The records of one transaction."""
+        return [entry.record for entry in self._at[position]]
+
+    def first(self, kind: type[_R]) -> tuple[Entry, _R] | None:
+        return next(self.of(kind), None)
+
+    def phase(self, attempt_id: AttemptId) -> Phase:
+        return self.queued[attempt_id].phase
+
+    def of_attempt(self, attempt_id: AttemptId) -> list[Entry]:
+        """Everything that befell one attempt."""
+        return [entry for entry in self.entries if getattr(entry.record, "attempt_id", None) == attempt_id]
+
+    def operations(self) -> dict[tuple[StepId, Phase], list[AttemptQueued]]:
+        """The attempts of each (step, phase), in order."""
+        found: dict[tuple[StepId, Phase], list[AttemptQueued]] = defaultdict(list)
+        for record in self.queued.values():
+            found[record.step_id, record.phase].append(record)
+        return found
+
+    def successes(self) -> list[StepId]:
+        """The `run` steps that completed with success, in completion order."""
+        declared = {record.declaration.step_id: record.declaration for _, record in self.of(StepDeclared)}
+        return [
+            record.step_id
+            for _, record in self.of(StepCompleted)
+            if record.failure is None and isinstance(declared[record.step_id], RunDeclaration)
+        ]
+
+    def _follow(self, record: Record) -> None:
+        match record:
+            case AttemptQueued():
+                self.queued[record.attempt_id] = record
+                self.states[record.attempt_id] = "queued"
+            case AttemptAuthorized():
+                self.states[record.attempt_id] = "authorized"
+            case AttemptUnknown():
+                self.states[record.attempt_id] = "unknown"
+            case AttemptRequeued():
+                self.states[record.attempt_id] = "queued"
+            case AttemptSettled():
+                self.states[record.attempt_id] = record.state
+            case _:
+                pass
+
+
+def _states_along(watch: Watch) -> Iterator[tuple[Entry, dict[AttemptId, str]]]:
+    """Each record about an attempt with the states of all attempts just before it."""
+    states: dict[AttemptId, str] = {}
+    for entry in watch.entries:
+        record = entry.record
+        match record:
+            case AttemptQueued():
+                yield entry, states
+                states[record.attempt_id] = "queued"
+            case AttemptAuthorized():
+                yield entry, states
+                states[record.attempt_id] = "authorized"
+            case AttemptUnknown():
+                yield entry, states
+                states[record.attempt_id] = "unknown"
+            case AttemptRequeued():
+                yield entry, states
+                states[record.attempt_id] = "queued"
+            case AttemptSettled():
+                yield entry, states
+                states[record.attempt_id] = record.state
+            case _:
+                pass
+
+
+def _after(entries: Iterable[tuple[Entry, _R]], index: int) -> list[_R]:
+    return [record for entry, record in entries if entry.index > index]
+
+
+def invariant_02_1_one_thing_at_a_time(watch: Watch) -> None:
+    """While it runs, a run has either a pass to make or one pending step, never both and never neither."""
+    run = watch.run
+    passes, pending = run.discovery_pass is not None, run.pending is not None
+    match run.status:
+        case "running":
+            assert passes != pending, f"running with pass {run.discovery_pass} and step {run.pending}"
+        case "definition_blocked":
+            assert not pending, f"blocked while {run.pending} is pending"
+        case "stopping":
+            assert pending, "stopping, and nothing is waited for"
+            assert not passes, "a pass is queued while stopping"
+        case _:
+            assert not passes, f"a pass is queued while {run.status}"
+            assert not pending, f"{run.pending} is pending while {run.status}"
+
+
+def invariant_03_a_generation_settles_once(watch: Watch) -> None:
+    """No attempt has two settlements, and none settles that never was queued."""
+    settled: set[AttemptId] = set()
+    for _, record in watch.of(AttemptSettled):
+        assert record.attempt_id in watch.queued, f"{record.attempt_id} settles without having been queued"
+        assert record.attempt_id not in settled, f"{record.attempt_id} settles twice"
+        settled.add(record.attempt_id)
+
+
+def invariant_04_a_successor_waits_for_its_predecessor(watch: Watch) -> None:
+    """Of one (step, phase) at most one attempt is open, and the next generation comes only after the last has settled."""
+    latest: dict[tuple[StepId, Phase], AttemptQueued] = {}
+    for entry, states in _states_along(watch):
+        record = entry.record
+        if not isinstance(record, AttemptQueued):
+            continue
+        key = (record.step_id, record.phase)
+        before = latest.get(key)
+        generation = 0
+        if before is not None:
+            generation = before.attempt_generation
+            assert states[before.attempt_id] not in ("queued", *_UNRESOLVED), f"{record.attempt_id} is queued beside an open predecessor"
+        assert record.attempt_generation == record.attempt == generation + 1, f"{record.attempt_id} skips a generation"
+        latest[key] = record
+
+
+def invariant_05_one_operation_id(watch: Watch) -> None:
+    """All attempts of one (step, phase) carry one operation id, which no other (step, phase) shares."""
+    owners: dict[OperationId, tuple[StepId, Phase]] = {}
+    for key, attempts in watch.operations().items():
+        for record in attempts:
+            assert owners.setdefault(record.operation_id, key) == key, f"{record.operation_id} serves two operations"
+        assert len({record.operation_id for record in attempts}) == 1, f"{key} has several operation ids"
+    for _, record in watch.of(StepDeclared):
+        key = (record.declaration.step_id, "forward")
+        assert owners.setdefault(record.operation_id, key) == key, f"{key} is declared under another operation id"
+
+
+def invariant_06_a_stale_result_is_a_diagnostic(watch: Watch) -> None:
+    """Only an answer to the open request counts; any other leaves at most one diagnostic record, once."""
+    for submitted in watch.submitted:
+        if submitted.disposition == "accepted":
+            assert submitted.request_id == submitted.open_request, f"an answer to {submitted.request_id} counted, which was not open"
+            continue
+        assert all(isinstance(record, SubmissionStale) for record in submitted.records), f"a {submitted.disposition} answer did something"
+        assert len(submitted.records) <= 1
+    kept = [(record.request_id, record.answer_digest) for _, record in watch.of(SubmissionStale)]
+    assert len(kept) == len(set(kept)), "a stale submission is recorded twice"
+
+
+def invariant_07_authorized_before_it_begins(watch: Watch) -> None:
+    """A callback leaves the server only when the record that authorizes exactly it is committed."""
+    committed = {record.request_id: (entry.position, record.attempt_id) for entry, record in watch.of(AttemptAuthorized)}
+    for started in watch.started:
+        if started.attempt_id is None:
+            continue
+        assert started.request_id in committed, f"{started.attempt_id} began without an authorization"
+        position, attempt_id = committed[started.request_id]
+        assert attempt_id == started.attempt_id, f"{started.request_id} authorizes another attempt"
+        assert position <= started.committed, f"{started.attempt_id} began before its authorization was committed"
+
+
+def invariant_08_an_accepted_success_is_final(watch: Watch) -> None:
+    """After a step has succeeded its forward callback is neither queued nor authorized again, nor is it declared again."""
+    done: dict[StepId, int] = {}
+    for entry, record in watch.of(StepCompleted):
+        assert record.step_id not in done, f"{record.step_id} completes twice"
+        done[record.step_id] = entry.index
+    for entry, record in watch.of(AttemptQueued):
+        late = record.phase == "forward" and entry.index > done.get(record.step_id, entry.index)
+        assert not late, f"{record.step_id} is queued again after its outcome"
+    for entry, record in watch.of(AttemptAuthorized):
+        queued = watch.queued[record.attempt_id]
+        late = queued.phase == "forward" and entry.index > done.get(queued.step_id, entry.index)
+        assert not late, f"{queued.step_id} is authorized again after its outcome"
+    for entry, record in watch.of(StepDeclared):
+        step_id = record.declaration.step_id
+        assert entry.index <= done.get(step_id, entry.index), f"{step_id} is declared again after its outcome"
+
+
+def invariant_09_ambiguity_never_restarts_itself(watch: Watch) -> None:
+    """What may have begun is queued again only on proof that it did not, and has a successor only once its answer is known."""
+    requests: dict[AttemptId, RequestId] = {}
+    for entry, states in _states_along(watch):
+        record = entry.record
+        match record:
+            case AttemptAuthorized():
+                assert states[record.attempt_id] == "queued", f"{record.attempt_id} is authorized while {states[record.attempt_id]}"
+                requests[record.attempt_id] = record.request_id
+            case AttemptRequeued():
+                assert states[record.attempt_id] in _UNRESOLVED, f"{record.attempt_id} is requeued while {states[record.attempt_id]}"
+                assert requests[record.attempt_id] in watch.proofs, f"{record.attempt_id} is requeued without proof"
+            case _:
+                pass
+
+
+def invariant_10_a_stop_ends_forward_work(watch: Watch) -> None:
+    """After stop intent nothing forward is queued, requeued or authorized, and no pass is queued or sent."""
+    stop = watch.first(StopRequested)
+    if stop is None:
+        return
+    index = stop[0].index
+    assert not _after(watch.of(DiscoveryQueued), index), "a pass is queued after the stop"
+    assert not _after(watch.of(StepDeclared), index), "a step is declared after the stop"
+    for kind in (AttemptQueued, AttemptAuthorized, AttemptRequeued):
+        for record in _after(watch.of(kind), index):
+            assert watch.phase(record.attempt_id) == "compensation", f"forward work after the stop: {record}"
+    for started in watch.started:
+        assert started.attempt_id is not None or started.committed < stop[0].position, "a pass is sent after the stop"
+
+
+def invariant_11_a_stop_reason_is_final(watch: Watch) -> None:
+    """There is one stop reason and one outcome, and a stopped run's outcome is its stop reason."""
+    stops = [record for _, record in watch.of(StopRequested)]
+    outcomes = [record.outcome for _, record in watch.of(OutcomeDecided)]
+    assert len(stops) <= 1, f"two stop reasons: {stops}"
+    assert len(outcomes) <= 1, f"two outcomes: {outcomes}"
+    if stops and outcomes:
+        assert outcomes == [stops[0].reason], f"stopped as {stops[0].reason}, outcome {outcomes[0]}"
+    if stops and watch.run.status in ("compensating", "ended"):
+        assert outcomes, "a stopped run went on without its outcome"
+
+
+def invariant_12_no_undo_beside_an_open_effect(watch: Watch) -> None:
+    """While a forward effect is queued, authorized or Unknown, no compensation is queued or authorized."""
+    for entry, states in _states_along(watch):
+        record = entry.record
+        if not isinstance(record, AttemptQueued | AttemptAuthorized) or watch.phase(record.attempt_id) == "forward":
+            continue
+        for attempt_id, state in states.items():
+            loose = watch.phase(attempt_id) == "forward" and state in ("queued", *_UNRESOLVED)
+            assert not loose, f"{record.attempt_id} is undone while {attempt_id} is {state}"
+
+
+def invariant_13_success_is_never_undone(watch: Watch) -> None:
+    """A run that succeeds compensates nothing, and a step's failure begins no unwind by itself."""
+    decided = watch.first(OutcomeDecided)
+    compensating = watch.first(CompensationStarted)
+    if decided is not None and decided[1].outcome == "succeeded":
+        assert compensating is None, "a succeeded run unwinds"
+        assert not any(record.phase == "compensation" for record in watch.queued.values()), "a succeeded run compensates"
+    if compensating is not None:
+        assert decided is not None, "an unwind without an outcome"
+        assert decided[0].index < compensating[0].index, "an unwind before its outcome"
+    for entry, record in watch.of(StepCompleted):
+        if record.failure is not None:
+            ended = [other for other in watch.at(entry.position) if isinstance(other, OutcomeDecided)]
+            assert not ended or watch.first(StopRequested) is not None, f"the failure of {record.step_id} ended the run by itself"
+
+
+def invariant_14_the_unwind_is_sequential(watch: Watch) -> None:
+    """Targets are walked one at a time in the plan's order; none begins before the one before it has its outcome."""
+    plan = watch.first(CompensationStarted)
+    order = [target.step_id for target in plan[1].targets] if plan is not None else []
+    reached = 0
+    for entry in watch.entries:
+        record = entry.record
+        if isinstance(record, AttemptQueued) and record.phase == "compensation":
+            assert reached < len(order), f"{record.step_id} is undone after the unwind"
+            assert record.step_id == order[reached], f"{record.step_id} is undone while {order[reached]} is not settled"
+        elif isinstance(record, TargetSettled):
+            assert reached < len(order), f"{record.step_id} settles after the unwind"
+            assert record.step_id == order[reached], f"{record.step_id} settles out of order"
+            reached += 1
+    for entry, states in _states_along(watch):
+        record = entry.record
+        if isinstance(record, AttemptQueued | AttemptAuthorized):
+            others = [key for key, state in states.items() if state in _UNRESOLVED and key != record.attempt_id]
+            assert not others, f"{record.attempt_id} goes on beside {others}"
+
+
+def invariant_15_the_plan_is_the_successes(watch: Watch) -> None:
+    """The plan is exactly the `run` steps that succeeded, last completed first; there is none where there are none."""
+    completed = [record.completion_order for _, record in watch.of(StepCompleted)]
+    assert completed == list(range(1, len(completed) + 1)), f"completion order {completed}"
+    decided = watch.first(OutcomeDecided)
+    if decided is None or decided[1].outcome == "succeeded":
+        return
+    plan = watch.first(CompensationStarted)
+    planned = [] if plan is None else [target.step_id for target in plan[1].targets]
+    assert planned == watch.successes()[::-1], f"the plan is {planned}, the successes are {watch.successes()}"
+    if plan is not None:
+        assert plan[0].position == decided[0].position, "the plan is made in another transaction than the outcome"
+
+
+def invariant_16_an_undone_step_stays_undone(watch: Watch) -> None:
+    """A target's outcome is written once and nothing is attempted for it afterwards; recovery says what the outcomes add up to."""
+    settled: dict[StepId, tuple[int, str]] = {}
+    for entry, record in watch.of(TargetSettled):
+        assert record.step_id not in settled, f"{record.step_id} is undone twice"
+        settled[record.step_id] = (entry.index, record.state)
+    for kind in (AttemptQueued, AttemptAuthorized, AttemptRequeued):
+        for entry, record in watch.of(kind):
+            queued = watch.queued[record.attempt_id]
+            if queued.phase == "compensation" and queued.step_id in settled:
+                assert entry.index < settled[queued.step_id][0], f"{queued.step_id} is reopened"
+    ended = watch.first(RunEnded)
+    if ended is not None:
+        states = {state for _, state in settled.values()}
+        expected = "compensation_failed" if "failed" in states else "partially_compensated" if "skipped" in states else "fully_compensated"
+        assert ended[1].recovery == (expected if states else "not_required"), f"recovery {ended[1].recovery} of {states}"
+
+
+def invariant_17_an_ended_run_owns_nothing(watch: Watch) -> None:
+    """After its end a run has no pass, no open attempt and no instant to wake at; only stale submissions may still be recorded."""
+    ended = watch.first(RunEnded)
+    run = watch.run
+    if ended is None:
+        assert run.status != "ended", "the run is ended without a record of it"
+        return
+    assert run.status == "ended", f"ended, and {run.status}"
+    later = [entry.record for entry in watch.entries[ended[0].index + 1 :] if not isinstance(entry.record, SubmissionStale)]
+    assert not later, f"after the end: {later}"
+    still_open = [attempt_id for attempt_id, state in watch.states.items() if state in ("queued", *_UNRESOLVED)]
+    assert not still_open, f"ended with open attempts {still_open}"
+    assert run.discovery_pass is None, "ended with a pass queued"
+    assert run.dispatch is None, "ended with a pass out"
+    assert run.current_attempt() is None, "ended with an attempt"
+    assert agenda(run).need == "nothing", "ended and still in need"
+    assert wake_at_ms(run) is None, "ended and still to be woken"
+
+
+def invariant_18_a_live_run_is_never_stranded(watch: Watch) -> None:
+    """A run that has not ended has work, an answer to wait for, or a blocker that an operator can see."""
+    run = watch.run
+    if run.status == "ended":
+        return
+    unknown = "unknown" in watch.states.values()
+    if agenda(run).need == "nothing":
+        assert unknown or run.blocker is not None, f"{run.status} with nothing to do"
+    if wake_at_ms(run) is None:
+        assert unknown or run.blocker is not None, f"{run.status} and a restart would not look at it"
+    assert (run.status == "definition_blocked") == (run.blocker is not None), f"{run.status} with blocker {run.blocker}"
+
+
+def invariant_19_unknown_ends_by_an_answer(watch: Watch) -> None:
+    """An Unknown attempt settles by an answer or by proof that it never began, never by time."""
+    requests: dict[AttemptId, RequestId] = {}
+    answered = {
+        record.attempt_id
+        for submitted in watch.submitted
+        if submitted.disposition == "accepted"
+        for record in submitted.records
+        if isinstance(record, AttemptSettled)
+    }
+    for entry, states in _states_along(watch):
+        record = entry.record
+        if isinstance(record, AttemptAuthorized):
+            requests[record.attempt_id] = record.request_id
+        elif isinstance(record, AttemptSettled) and states[record.attempt_id] in _UNRESOLVED:
+            proven = requests[record.attempt_id] in watch.proofs and record.state == "fenced"
+            assert proven or record.attempt_id in answered, f"{record.attempt_id} settled as {record.state} without an answer"
+
+
+def invariant_22_never_began_consumes_nothing(watch: Watch) -> None:
+    """An ordinal is used up only by an answer: what was requeued goes on as the same attempt of the same generation."""
+    for key, attempts in watch.operations().items():
+        used = [watch.states[record.attempt_id] for record in attempts[:-1]]
+        assert all(state in ("failed", "obsolete", "retry_authorized") for state in used), f"{key} went through {used}"
+    for entry, states in _states_along(watch):
+        if isinstance(entry.record, AttemptRequeued):
+            made = [record for record in watch.at(entry.position) if isinstance(record, AttemptQueued)]
+            assert not made, f"{entry.record.attempt_id} never began, and a new attempt was made"
+            assert entry.record.attempt_id in states
+
+
+def invariant_25_a_duplicate_touches_nothing(watch: Watch) -> None:
+    """A pass that met one id twice declares, runs, fails and undoes nothing."""
+    allowed = (RunBlocked, DiscoveryQueued)
+    for position in watch.duplicates:
+        records = watch.at(position)
+        assert records, f"a duplicate at {position} left no trace"
+        assert all(isinstance(record, allowed) for record in records), f"a duplicate did {records}"
+    for entry, _ in watch.of(RunBlocked):
+        assert all(isinstance(record, allowed) for record in watch.at(entry.position)), "a blocked pass had an effect"
+
+
+def invariant_26_history_is_the_state(watch: Watch) -> None:
+    """Positions only grow, the first record makes the run, and folding the history gives the state."""
+    positions = [row.position for row in watch.rows]
+    assert positions == sorted(set(positions)), f"positions {positions}"
+    assert isinstance(watch.entries[0].record, RunCreated)
+    assert len(list(watch.of(RunCreated))) == 1
+    folded = fold(watch.rows)
+    assert folded is not None
+    run = watch.run
+    for name in (
+        "status",
+        "outcome",
+        "recovery",
+        "stop",
+        "steps",
+        "attempts",
+        "unwind",
+        "completed",
+        "pending",
+        "history_digest",
+        "position",
+    ):
+        assert getattr(folded, name) == getattr(run, name), f"folding gives another {name}"
+    ends = {record.step_id for kind in (StepCompleted, StepObsolete, StepStopped) for _, record in watch.of(kind)}
+    assert all(run.steps[step_id].state != "pending" or step_id == run.pending for step_id in ends)
+
+
+INVARIANTS: tuple[Callable[[Watch], None], ...] = (
+    invariant_02_1_one_thing_at_a_time,
+    invariant_03_a_generation_settles_once,
+    invariant_04_a_successor_waits_for_its_predecessor,
+    invariant_05_one_operation_id,
+    invariant_06_a_stale_result_is_a_diagnostic,
+    invariant_07_authorized_before_it_begins,
+    invariant_08_an_accepted_success_is_final,
+    invariant_09_ambiguity_never_restarts_itself,
+    invariant_10_a_stop_ends_forward_work,
+    invariant_11_a_stop_reason_is_final,
+    invariant_12_no_undo_beside_an_open_effect,
+    invariant_13_success_is_never_undone,
+    invariant_14_the_unwind_is_sequential,
+    invariant_15_the_plan_is_the_successes,
+    invariant_16_an_undone_step_stays_undone,
+    invariant_17_an_ended_run_owns_nothing,
+    invariant_18_a_live_run_is_never_stranded,
+    invariant_19_unknown_ends_by_an_answer,
+    invariant_22_never_began_consumes_nothing,
+    invariant_25_a_duplicate_touches_nothing,
+    invariant_26_history_is_the_state,
+)
+"""All checks that concern one run."""
+
+
+def check_all(watch: Watch) -> None:
+    """Hold the run against every invariant. Raises `AssertionError` that says what is broken."""
+    for invariant in INVARIANTS:
+        try:
+            invariant(watch)
+        except AssertionError as broken:
+            raise AssertionError(f"{invariant.__name__}: {broken}") from broken
