@@ -7,7 +7,7 @@ asked for, so that importing an application is quick.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -63,7 +63,7 @@ class Ryusen:
     def function(
         self,
         on: str | Sequence[str] | None = None,
-        id: str | None = None,
+        id: str | None = None,  # noqa: A002 - the public name
         timeout: Span | None = None,
     ) -> Callable[[Fn], Fn]:
         """Registers a function of `(event, step)`, sync or async.
@@ -133,7 +133,7 @@ class Ryusen:
         await Worker(self, url=url, token=token, capacity=capacity, release=release, publish=publish, on_status=on_status).serve()
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         """The user's lifespan around whatever serves this application."""
         if self._lifespan is None:
             yield

@@ -7,7 +7,7 @@ in user code is `step`'s.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ryusen_protocol.declarations import CompensationPolicy, Declaration, Location, RunDeclaration
 from ryusen_sdk.convert import from_wire, plain, to_wire, typed
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ryusen_sdk.machine import Execute
 
 
-class Boundary:
+class StepBoundary:
     """One step of a body: what it declares and how its recorded outcome is read. One subclass a kind."""
 
     __slots__ = ("call_site", "step_id")
 
-    kind: ClassVar[StepKind]
+    kind: StepKind
     has_compensator: bool = False
 
     def __init__(self, step_id: str, frame: FrameType) -> None:
@@ -65,7 +65,7 @@ class Boundary:
         return Location(self.call_site.file, self.call_site.line, self.call_site.name)
 
 
-class RunStep(Boundary):
+class RunStep(StepBoundary):
     """`step.run`: one effect with an optional compensator."""
 
     __slots__ = ("_args", "_compensate", "_function", "_name", "_retry", "_returns", "_timeout", "has_compensator")
@@ -78,7 +78,7 @@ class RunStep(Boundary):
         frame: FrameType,
         function: Callable[..., object],
         args: tuple[object, ...],
-        compensate: Callable[..., object] | Compensate[Any] | None,
+        compensate: Callable[..., object] | Compensate | None,
         retry: Retry | int | None,
         timeout: Span | None,
         returns: type[Any] | None,
@@ -95,7 +95,7 @@ class RunStep(Boundary):
         self._returns = returns
         self._name = name
         self.has_compensator = compensate is not None
-        if compensate is not None and not callable(compensate) and not isinstance(compensate, Compensate):
+        if not (compensate is None or isinstance(compensate, Compensate) or callable(compensate)):
             raise MisuseError(f"step {step_id!r}: compensate= is a callable or Compensate(callable, …), not {shown(compensate)}")
 
     def declare(self) -> Declaration:
@@ -132,9 +132,9 @@ class RunStep(Boundary):
         )
         if reaction.forward_result is None:
             return Callback(self._function, self._args, operation, timeout_ms(f"step {self.step_id!r}", self._timeout))
-        undo = cast("Callable[..., object] | Compensate[Any]", self._compensate)
+        undo = cast("Callable[..., object] | Compensate", self._compensate)
         own = undo if isinstance(undo, Compensate) else None
-        function = cast("Callable[..., object]", own.function if own else undo)
+        function = own.function if own else cast("Callable[..., object]", undo)
         args = _compensator_args(self.step_id, function, self.read(reaction.forward_result), self._args)
         timeout = timeout_ms(f"the compensation of step {self.step_id!r}", own.timeout if own else None)
         return Callback(function, args, operation, timeout)

@@ -113,32 +113,38 @@ def _duration(value: timedelta) -> Duration:
 def _inward(value: Value) -> object:
     kind = type(value)
     if kind is dict:
-        members = cast("dict[str, object]", value)
-        key = ""
-        try:
-            for key, item in members.items():
-                if type(item) in _FOREIGN:
-                    members[key] = _inward(cast("Value", item))
-        except InvalidValue as refused:
-            refused.passed(f".{key}" if key.isidentifier() else f"[{key!r}]")
-            raise
-        return members
+        return _inward_members(cast("dict[str, object]", value))
     if kind is list:
-        items = cast("list[object]", value)
-        index = 0
-        try:
-            for index, item in enumerate(items):
-                if type(item) in _FOREIGN:
-                    items[index] = _inward(cast("Value", item))
-        except InvalidValue as refused:
-            refused.passed(f"[{index}]")
-            raise
-        return items
+        return _inward_items(cast("list[object]", value))
     if kind is Instant:
         return _to_datetime(cast("Instant", value))
     if kind is Duration:
         return _to_timedelta(cast("Duration", value))
     return value
+
+
+def _inward_members(members: dict[str, object]) -> dict[str, object]:
+    key = ""
+    try:
+        for key, item in members.items():
+            if type(item) in _FOREIGN:
+                members[key] = _inward(cast("Value", item))
+    except InvalidValue as refused:
+        refused.passed(f".{key}" if key.isidentifier() else f"[{key!r}]")
+        raise
+    return members
+
+
+def _inward_items(items: list[object]) -> list[object]:
+    index = 0
+    try:
+        for index, item in enumerate(items):
+            if type(item) in _FOREIGN:
+                items[index] = _inward(cast("Value", item))
+    except InvalidValue as refused:
+        refused.passed(f"[{index}]")
+        raise
+    return items
 
 
 _FOREIGN: Final = frozenset((dict, list, Instant, Duration))

@@ -33,7 +33,7 @@ class LoopAndPool:
         token = current_operation.set(callback.operation)
         try:
             if is_async_callable(callback.function):
-                return await _bounded(callback.function(*callback.args), callback.timeout_ms)
+                return await _bounded(cast("Awaitable[object]", callback.function(*callback.args)), callback.timeout_ms)
             result = await self._in_pool(callback)
             # A lambda around a coroutine function looks sync until it is called.
             return await _bounded(cast("Awaitable[object]", result), callback.timeout_ms) if inspect.isawaitable(result) else result

@@ -105,7 +105,7 @@ class Pass:
         if self._is_executing:
             raise MisuseError(f"step {boundary.step_id!r} is called while a callback runs; steps belong to the function body")
         reaction = self._machine.meet(boundary)
-        if type(reaction) is Stop:
+        if isinstance(reaction, Stop):
             self._answer = reaction.outcome
             raise PassStopped
         return reaction

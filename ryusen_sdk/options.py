@@ -9,15 +9,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, cast
 
 from ryusen_protocol.declarations import RetryPolicy
 from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.ids import StepId
 from ryusen_protocol.limits import ID_BYTES_MAX, MANIFEST_TIMEOUT_MS_MAX
 from ryusen_sdk.errors import MisuseError
-
-Undo = TypeVar("Undo", bound=Callable[..., object], covariant=True)
 
 Span = str | float | timedelta
 """A duration: `"200ms"`, `"1.5s"`, `"2h30m"`, a timedelta, or a number of seconds."""
@@ -56,10 +54,10 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Compensate(Generic[Undo]):
+class Compensate:
     """A compensator with options of its own: `compensate=Compensate(refund_card, retry=10, timeout="5s")`."""
 
-    function: Undo
+    function: Callable[..., object]
     retry: Retry | int | None = None
     timeout: Span | None = None
 

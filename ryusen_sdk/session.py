@@ -9,7 +9,9 @@ An effect's outcome is kept until its acknowledgement and sent again after every
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
+
+import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION
 from ryusen_protocol.codec import MalformedDocument, UnknownVariant, decode_server_frame, encode
@@ -24,10 +26,11 @@ from ryusen_protocol.frames import (
     Register,
     Registered,
     RegistrationRejected,
+    ServerFrame,
     SessionError,
     Software,
 )
-from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, SessionId
+from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, RunId, SessionId
 from ryusen_protocol.invocation import DiscoveryTarget, Invocation
 from ryusen_protocol.outcome import Outcome, RejectedBeforeStart, RejectionReason
 from ryusen_protocol.scope import Scope
@@ -194,11 +197,11 @@ class Session:
         """What follows from one frame of the server. Never raises for what a server may send."""
         try:
             frame = decode_server_frame(data)
-        except UnknownVariant as refused:
-            code = "unknown_frame" if refused.at in {"$", "$.type"} else "malformed"
-            return self._complain(code, refused.why)
         except MalformedDocument as refused:
-            return self._complain("malformed", refused.why)
+            return self._unreadable(data, refused, now_ms)
+        return self._follow(frame, now_ms)
+
+    def _follow(self, frame: ServerFrame, now_ms: int) -> list[Action]:
         match frame:
             case Registered():
                 return self._registered(frame, now_ms)
@@ -211,11 +214,8 @@ class Session:
             case Drain():
                 return [Note("the server is draining: it gives no new work and will close the connection")]
             case SessionError():
-                if frame.code == REPLACED:
-                    return [Replaced(frame.message)]
-                return [Note(f"the server reports {frame.code}: {frame.message}")]
-            case _:
-                assert_never(frame)
+                is_replaced = frame.code == REPLACED
+                return [Replaced(frame.message) if is_replaced else Note(f"the server reports {frame.code}: {frame.message}")]
 
     def finished(self, invocation: Invocation, outcome: bytes, now_ms: int) -> list[bytes]:
         """An invocation has its answer: the frames to send now, if any."""
@@ -279,9 +279,7 @@ class Session:
         held = _held(invocation)
         reason = self._refusal(invocation)
         if reason is not None:
-            rejected = RejectedBeforeStart(reason, held.attempt, held.attempt_generation)
-            outcome = encode(Outcome(PROTOCOL_VERSION, request_id, held.run_id, rejected))
-            return [Send(frame) for frame in self._answer(held, outcome, now_ms)]
+            return self._rejected(held, reason, now_ms)
         self._executing[request_id] = held
         return [Begin(invocation)]
 
@@ -310,9 +308,48 @@ class Session:
         why = f": {frame.message}" if frame.message else ""
         return [Note(f"the server answered the outcome of {attempt} with {frame.disposition}{why}")]
 
-    def _complain(self, code: str, why: str) -> list[Action]:
-        complaint = encode(SessionError(PROTOCOL_VERSION, code, why))
-        return [Send(complaint), Note(f"a frame of the server could not be read ({code}): {why}")]
+    def _unreadable(self, data: bytes, refused: MalformedDocument, now_ms: int) -> list[Action]:
+        """Answers what it can: an invocation of an unknown mode is rejected by its request, anything else by an `error` frame."""
+        note = Note(f"a frame of the server could not be read: {refused.why}")
+        if isinstance(refused, UnknownVariant) and refused.at.startswith("$.invocation."):
+            try:
+                asked = _asked.decode(data).invocation
+            except msgspec.MsgspecError:
+                asked = None
+            if asked is not None:
+                held = HeldAttempt(asked.request_id, asked.run.run_id, asked.target.attempt, asked.target.attempt_generation)
+                return [*self._rejected(held, "unsupported_target", now_ms), note]
+        code = "unknown_frame" if isinstance(refused, UnknownVariant) and refused.at in {"$", "$.type"} else "malformed"
+        return [Send(encode(SessionError(PROTOCOL_VERSION, code, refused.why))), note]
+
+    def _rejected(self, held: HeldAttempt, reason: RejectionReason, now_ms: int) -> list[Action]:
+        rejected = RejectedBeforeStart(reason, held.attempt, held.attempt_generation)
+        outcome = encode(Outcome(PROTOCOL_VERSION, held.request_id, held.run_id, rejected))
+        return [Send(frame) for frame in self._answer(held, outcome, now_ms)]
+
+
+class _AskedTarget(msgspec.Struct):
+    attempt: int | None = None
+    attempt_generation: int | None = None
+
+
+class _AskedRun(msgspec.Struct):
+    run_id: RunId
+
+
+class _AskedInvocation(msgspec.Struct):
+    request_id: RequestId
+    run: _AskedRun
+    target: _AskedTarget
+
+
+class _Asked(msgspec.Struct):
+    """As much of an `invoke` frame as a rejection needs."""
+
+    invocation: _AskedInvocation
+
+
+_asked: Final = msgspec.json.Decoder(_Asked)
 
 
 def _held(invocation: Invocation) -> HeldAttempt:

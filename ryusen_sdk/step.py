@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from typing_extensions import TypeVarTuple, Unpack
 
-from ryusen_sdk.boundaries import Boundary, RunStep, step_failed
+from ryusen_sdk.boundaries import RunStep, StepBoundary, step_failed
 from ryusen_sdk.errors import MisuseError
 from ryusen_sdk.machine import Execute, Raise, Replay
 from ryusen_sdk.options import Compensate, Retry, Span
@@ -30,7 +30,7 @@ class StepCall(Coroutine[Any, Any, R]):
 
     __slots__ = ("_boundary", "_pass", "_started")
 
-    def __init__(self, pass_: Pass, boundary: Boundary) -> None:
+    def __init__(self, pass_: Pass, boundary: StepBoundary) -> None:
         self._pass = pass_
         self._boundary = boundary
         self._started: Generator[Any, Any, R] | None = None
@@ -99,7 +99,7 @@ class Step:
         callback: Callable[[Unpack[Ts]], object],
         *args: *Ts,
         returns: type[R],
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -110,7 +110,7 @@ class Step:
         step_id: str,
         callback: Callable[[Unpack[Ts]], Awaitable[R]],
         *args: *Ts,
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -121,7 +121,7 @@ class Step:
         step_id: str,
         callback: Callable[[Unpack[Ts]], R],
         *args: *Ts,
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -131,7 +131,7 @@ class Step:
         step_id: str,
         callback: Callable[..., Any],
         *args: Any,
-        compensate: Callable[..., object] | Compensate[Any] | None = None,
+        compensate: Callable[..., object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         returns: type[Any] | None = None,
@@ -163,7 +163,7 @@ class SyncStep:
         callback: Callable[[Unpack[Ts]], object],
         *args: *Ts,
         returns: type[R],
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -174,7 +174,7 @@ class SyncStep:
         step_id: str,
         callback: Callable[[Unpack[Ts]], Awaitable[R]],
         *args: *Ts,
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -185,7 +185,7 @@ class SyncStep:
         step_id: str,
         callback: Callable[[Unpack[Ts]], R],
         *args: *Ts,
-        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate[Any] | None = None,
+        compensate: Callable[[R], object] | Callable[[R, Unpack[Ts]], object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         name: str | None = None,
@@ -195,7 +195,7 @@ class SyncStep:
         step_id: str,
         callback: Callable[..., Any],
         *args: Any,
-        compensate: Callable[..., object] | Compensate[Any] | None = None,
+        compensate: Callable[..., object] | Compensate | None = None,
         retry: Retry | int | None = None,
         timeout: Span | None = None,
         returns: type[Any] | None = None,
@@ -205,7 +205,7 @@ class SyncStep:
         frame = sys._getframe(1)  # noqa: SLF001 - the caller's line, without the price of a stack walk
         return self._reach(RunStep(step_id, frame, callback, args, compensate, retry, timeout, returns, name))
 
-    def _reach(self, boundary: Boundary) -> object:
+    def _reach(self, boundary: StepBoundary) -> object:
         pass_ = self._pass
         if get_ident() != self._thread:
             raise MisuseError(f"step {boundary.step_id!r} is called from another thread; steps belong to the function's own")

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -401,7 +401,7 @@ class _Line:
     def _tell(self, change: WorkerStatus) -> None:
         try:
             self._on_status(change)
-        except Exception:
+        except Exception:  # noqa: BLE001 - user code runs here, and must not end the connection
             _log.exception("the on_status callback failed")
 
 
@@ -424,7 +424,7 @@ def run(
 
 
 @contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
+def _signals(worker: Worker) -> Generator[None]:
     """The first SIGTERM or Ctrl+C drains, the second ends the process at once.
 
     `signal.signal` rather than a loop's handler: it works while a coroutine blocks the loop.

@@ -1,0 +1,264 @@
+"""The client for applications: sends events and looks after runs, over HTTP.
+
+Owns sockets, waiting and the exceptions of an answer. Requests and documents are those of `ryusen_protocol.client`, which the command
+line shares.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
+
+import httpx
+import msgspec
+from typing_extensions import TypedDict
+
+from ryusen_protocol.api import Attention, CancelReceipt, EventReceipt, Page, Recovery, RunDetail, RunOutcome, RunStatus, RunSummary
+from ryusen_protocol.client import Api, ApiProblem, Request, UnreadableAnswer
+from ryusen_protocol.durations import InvalidDuration, to_ms
+from ryusen_protocol.limits import LONG_POLL_MS_MAX
+from ryusen_sdk.errors import ConversionError, MisuseError, RequestRefused, ServerUnreachable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ryusen_sdk.options import Span
+
+T = TypeVar("T")
+
+DEFAULT_URL: Final = "http://127.0.0.1:7878"
+_ANSWER_SECONDS: Final = 10.0
+"""For the answer itself, on top of what the server was asked to wait."""
+
+
+class RunFilter(TypedDict, total=False):
+    """What `runs` can be narrowed by; joined by *and*."""
+
+    status: RunStatus
+    outcome: RunOutcome
+    recovery: Recovery
+    function: str
+    application: str
+    event: str
+    attention: Attention
+    q: str
+
+
+class Client:
+    """A blocking client of one workspace. Use it as a context manager, or `close` it; threads may share it.
+
+    Raises `RequestRefused` when the server says no, `ServerUnreachable` when no usable answer came.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
+        self._api = Api(workspace, token)
+        self._http = httpx.Client(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
+
+    def send(
+        self,
+        name: str,
+        data: object = None,
+        *,
+        key: str | None = None,
+        metadata: dict[str, str] | None = None,
+        wait: Span | None = None,
+    ) -> EventReceipt:
+        """Submits an event and returns the acknowledgement. `bytes` are sent as they are, anything else as JSON.
+
+        With a `key` it may be sent again: the server keeps one event for each key. With `wait` the answer comes when every run of the
+        event has ended, or at that time, and carries the runs. Raises `ConversionError` for data that is not JSON.
+        """
+        remaining = _Remaining(wait)
+        receipt = self._call(_event(self._api, name, data, key, metadata, remaining.next_ms()))
+        while remaining.is_worth_asking(receipt):
+            detail = self._call(self._api.get_event(receipt.event_id, wait_ms=remaining.next_ms()))
+            receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
+        return receipt
+
+    def runs(self, *, limit: int | None = None, cursor: str | None = None, **only: Unpack[RunFilter]) -> Page[RunSummary]:
+        """Runs, newest first."""
+        return self._call(self._api.list_runs(limit=limit, cursor=cursor, **only))
+
+    def run(self, run_id: str) -> RunDetail:
+        """One run in full."""
+        return self._call(self._api.get_run(run_id))
+
+    def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:
+        """The run once it has ended. Raises `TimeoutError` after `timeout`; without one it waits as long as it takes."""
+        remaining = _Remaining(timeout, is_endless=timeout is None)
+        while True:
+            run = self._call(self._api.get_run(run_id, wait_ms=remaining.next_ms()))
+            if run.status == "ended":
+                return run
+            if remaining.is_over:
+                raise TimeoutError(f"run {run_id} is still {run.status}")
+
+    def cancel(self, run_id: str) -> CancelReceipt:
+        """Asks a run to stop. Safe to send again."""
+        return self._call(self._api.cancel(run_id))
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _call(self, request: Request[T]) -> T:
+        try:
+            answer = self._http.send(_built(self._http, request))
+        except httpx.TransportError as error:
+            raise _unreachable(self._http.base_url, error) from error
+        return _read(request, answer)
+
+
+class AsyncClient:
+    """The same for `asyncio`. Use it as an async context manager, or `aclose` it."""
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
+        self._api = Api(workspace, token)
+        self._http = httpx.AsyncClient(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
+
+    async def send(
+        self,
+        name: str,
+        data: object = None,
+        *,
+        key: str | None = None,
+        metadata: dict[str, str] | None = None,
+        wait: Span | None = None,
+    ) -> EventReceipt:
+        """As `Client.send`."""
+        remaining = _Remaining(wait)
+        receipt = await self._call(_event(self._api, name, data, key, metadata, remaining.next_ms()))
+        while remaining.is_worth_asking(receipt):
+            detail = await self._call(self._api.get_event(receipt.event_id, wait_ms=remaining.next_ms()))
+            receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
+        return receipt
+
+    async def runs(self, *, limit: int | None = None, cursor: str | None = None, **only: Unpack[RunFilter]) -> Page[RunSummary]:
+        """As `Client.runs`."""
+        return await self._call(self._api.list_runs(limit=limit, cursor=cursor, **only))
+
+    async def run(self, run_id: str) -> RunDetail:
+        """As `Client.run`."""
+        return await self._call(self._api.get_run(run_id))
+
+    async def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:  # noqa: ASYNC109 - bounds the run, not the call
+        """As `Client.wait`."""
+        remaining = _Remaining(timeout, is_endless=timeout is None)
+        while True:
+            run = await self._call(self._api.get_run(run_id, wait_ms=remaining.next_ms()))
+            if run.status == "ended":
+                return run
+            if remaining.is_over:
+                raise TimeoutError(f"run {run_id} is still {run.status}")
+
+    async def cancel(self, run_id: str) -> CancelReceipt:
+        """As `Client.cancel`."""
+        return await self._call(self._api.cancel(run_id))
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def _call(self, request: Request[T]) -> T:
+        try:
+            answer = await self._http.send(_built(self._http, request))
+        except httpx.TransportError as error:
+            raise _unreachable(self._http.base_url, error) from error
+        return _read(request, answer)
+
+
+class _Remaining:
+    """How much of a wait is left, asked for in parts that the server grants. `None` asks for no wait at all."""
+
+    def __init__(self, wait: Span | None, *, is_endless: bool = False) -> None:
+        try:
+            self._until = None if wait is None else time.monotonic() + to_ms(wait) / 1000
+        except InvalidDuration as refused:
+            raise MisuseError(str(refused)) from None
+        self._is_endless = is_endless
+
+    def next_ms(self) -> int | None:
+        if self._until is None:
+            return LONG_POLL_MS_MAX if self._is_endless else None
+        return max(0, min(LONG_POLL_MS_MAX, round((self._until - time.monotonic()) * 1000)))
+
+    @property
+    def is_over(self) -> bool:
+        return not self._is_endless and (self._until is None or time.monotonic() >= self._until)
+
+    def is_worth_asking(self, receipt: EventReceipt) -> bool:
+        """Whether there is time left and a run of the event has not ended."""
+        if self._until is None or self.is_over:
+            return False
+        runs = receipt.runs if not isinstance(receipt.runs, msgspec.UnsetType) else []
+        return receipt.expansion == "pending" or len(runs) < receipt.matched or any(run.status != "ended" for run in runs)
+
+
+def _event(
+    api: Api, name: str, data: object, key: str | None, metadata: dict[str, str] | None, wait_ms: int | None
+) -> Request[EventReceipt]:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return api.send_event(name, payload=bytes(cast("bytes", data)), metadata=metadata, key=key, wait_ms=wait_ms)
+    return api.send_event(name, data=_json(data), metadata=metadata, key=key, wait_ms=wait_ms)
+
+
+def _json(data: object) -> bytes:
+    """Strict JSON text. Non-finite floats are refused rather than sent as null."""
+    dump = getattr(data, "model_dump", None)
+    plain = dump(mode="json") if callable(dump) else data
+    _refuse_non_finite(plain, "$", 0)
+    try:
+        return msgspec.json.encode(plain, enc_hook=_refuse)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as refused:
+        raise ConversionError("$", f"not JSON data: {refused}") from None
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _refuse_non_finite(value: object, path: str, depth: int) -> None:
+    if isinstance(value, float) and (value != value or value in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
+        raise ConversionError(path, f"{value} has no JSON form")
+    if depth > 200:
+        raise ConversionError(path, "nested too deeply")
+    if isinstance(value, dict):
+        for key, item in cast("dict[object, object]", value).items():
+            _refuse_non_finite(item, f"{path}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("list[object]", value)):
+            _refuse_non_finite(item, f"{path}[{index}]", depth + 1)
+
+
+def _built(http: httpx.Client | httpx.AsyncClient, request: Request[Any]) -> httpx.Request:
+    wait_ms = int(dict(request.query).get("wait_ms", "0"))
+    return http.build_request(
+        request.method,
+        request.target,
+        content=request.body,
+        headers=request.headers,
+        timeout=_ANSWER_SECONDS + wait_ms / 1000,
+    )
+
+
+def _read(request: Request[T], answer: httpx.Response) -> T:
+    try:
+        return request.read(answer.status_code, answer.content)
+    except ApiProblem as problem:
+        raise RequestRefused(problem.code, problem.status, problem.detail) from None
+    except UnreadableAnswer as unreadable:
+        raise ServerUnreachable(str(unreadable)) from None
+
+
+def _unreachable(url: httpx.URL, error: httpx.TransportError) -> ServerUnreachable:
+    return ServerUnreachable(f"no answer from {url}: {error or type(error).__name__}")
