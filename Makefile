@@ -1,0 +1,56 @@
+# Every target makes .venv by itself. `make dev` installs what running needs and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TARGET ?= examples/orders/orders.py
+JOBS ?= auto
+
+.PHONY: dev test check lint types layers bench clean help
+
+help:
+	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
+	@echo 'make test    the tests'
+	@echo 'make check   what CI runs: format, lint, layers, types, tests'
+	@echo 'make bench   measure; prints ratios and figures'
+	@echo 'make clean   remove .venv, caches and the local database'
+
+dev: $(VENV)/.runtime
+	@exec $(BIN)/ryusen dev $(TARGET)
+
+test: $(VENV)/.development
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+check: lint layers types test
+
+lint: $(VENV)/.development
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+layers: $(VENV)/.development
+	$(BIN)/lint-imports
+
+types: $(VENV)/.development
+	$(BIN)/pyright
+
+bench: $(VENV)/.development
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Ryusen needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo 'This Python has no venv. On Debian: apt-get install python3-venv; then run make again.' >&2; exit 1; }
+
+$(VENV)/.runtime: pyproject.toml constraints/runtime.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints/runtime.txt --editable .
+	@touch $@
+
+$(VENV)/.development: pyproject.toml constraints/runtime.txt constraints/dev.txt constraints/tools.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints/dev.txt --editable . --requirement constraints/tools.txt
+	@touch $@ $(VENV)/.runtime
