@@ -140,6 +140,7 @@ class Counts(msgspec.Struct, frozen=True):
     runs: int
     runs_live: int
     attempts_unknown: int
+    runs_blocked: int = 0
 
 
 class Store(Protocol):

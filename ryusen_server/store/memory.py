@@ -257,6 +257,7 @@ class MemoryStore:
             runs=len(self._runs),
             runs_live=sum(run.status != "ended" for run in self._runs.values()),
             attempts_unknown=sum(attempt.state == "unknown" for attempt in self._attempts.values()),
+            runs_blocked=sum(run.status == "definition_blocked" for run in self._runs.values()),
         )
 
 

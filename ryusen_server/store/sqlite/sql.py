@@ -127,7 +127,8 @@ SELECT {_RUN} FROM runs INDEXED BY runs_by_event WHERE event_id = ? AND event_id
 COUNTS: Final = """
 SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM runs),
   (SELECT count(*) FROM runs INDEXED BY runs_by_status WHERE status <> 'ended'),
-  (SELECT count(*) FROM attempts INDEXED BY attempts_unknown WHERE state = 'unknown')
+  (SELECT count(*) FROM attempts INDEXED BY attempts_unknown WHERE state = 'unknown'),
+  (SELECT count(*) FROM runs INDEXED BY runs_blocked WHERE status = 'definition_blocked')
 """
 
 LAST: Final = "\U0010ffff"
