@@ -1,0 +1,257 @@
+"""Commands that run something here: `dev`, `serve`, `worker`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ryusen_cli.exits import CliError, Exit, usage
+from ryusen_cli.options import ConfigOption, JsonOption, TokenOption, UrlOption, WorkspaceOption
+from ryusen_cli.output import Output, Painted
+from ryusen_cli.settings import Settings, load
+
+if TYPE_CHECKING:
+    from ryusen_cli.dev import messages
+    from ryusen_cli.dev.supervisor import Plan
+
+DbOption = Annotated[str | None, typer.Option("--db", metavar="PATH", help="The database file [default: .ryusen/ryusen.db].")]
+HostOption = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen [default: 127.0.0.1].")]
+PortOption = Annotated[int | None, typer.Option("--port", metavar="N", help="The port; 0 takes a free one [default: 7878].")]
+AllowHostOption = Annotated[
+    list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the server answers to; give it several times.")
+]
+LeaseOption = Annotated[
+    str | None, typer.Option("--lease", metavar="DURATION", help="How long a worker may be silent; heartbeats are a third [default: 30s].")
+]
+GraceOption = Annotated[
+    str | None, typer.Option("--reconnect-grace", metavar="DURATION", help="How long a lost worker may come back [default: 30s].")
+]
+MaxTimeoutOption = Annotated[str | None, typer.Option("--max-run-timeout", metavar="DURATION", help="No run may take longer.")]
+DefaultTimeoutOption = Annotated[
+    str | None, typer.Option("--default-run-timeout", metavar="DURATION", help="For functions that set no timeout.")
+]
+CapacityOption = Annotated[int | None, typer.Option("--capacity", metavar="N", help="Invocations at a time [default: 32].")]
+
+
+def serve(
+    db: DbOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    allow_host: AllowHostOption = None,
+    lease: LeaseOption = None,
+    reconnect_grace: GraceOption = None,
+    max_run_timeout: MaxTimeoutOption = None,
+    default_run_timeout: DefaultTimeoutOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Run the server in this process until Ctrl+C or SIGTERM."""
+    output = Output(json=json_)
+    settings = load("serve", config)
+    order = _server_order(
+        settings,
+        db=db,
+        host=host,
+        port=port,
+        allow_host=allow_host,
+        lease=lease,
+        reconnect_grace=reconnect_grace,
+        max_run_timeout=max_run_timeout,
+        default_run_timeout=default_run_timeout,
+    )
+    from ryusen_cli.dev import messages
+    from ryusen_cli.server_process import run_server
+
+    failure: messages.Failed | None = None
+
+    def told(fact: messages.Fact) -> None:
+        nonlocal failure
+        match fact:
+            case messages.Listening(addresses, database) if output.json:
+                output.encoded({"status": "ready", "addresses": addresses, "database": {"path": database}})
+            case messages.Listening(addresses, database):
+                for address in addresses:
+                    output.line(f"listening   {address}")
+                output.line(f"database    {database}")
+            case messages.Failed():
+                failure = fact
+            case messages.Noted(text, _):
+                output.note(text)
+            case _:
+                pass
+
+    code = run_server(order, told)
+    if failure is not None:
+        raise CliError(failure.message, hint=failure.hint, exit_code=Exit(code) if code in iter(Exit) else Exit.ERROR, code="server_failed")
+    raise typer.Exit(code)
+
+
+def worker(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="package.module, package.module:name or path/file.py.")],
+    release: Annotated[str | None, typer.Option("--release", metavar="ID", help="What this worker's code is called.")] = None,
+    capacity: CapacityOption = None,
+    reload: Annotated[bool | None, typer.Option("--reload/--no-reload", help="Start the code anew when it is saved.")] = None,
+    publish: Annotated[bool | None, typer.Option("--publish/--no-publish", help="Publish the manifest at the start.")] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    workspace: WorkspaceOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Run a worker for one target until Ctrl+C or SIGTERM; it finishes its steps first."""
+    from ryusen_cli.connection import Connection
+    from ryusen_cli.dev import messages
+
+    output = Output(json=json_)
+    settings = load("worker", config)
+    capacity_given = settings.number("capacity", capacity)
+    if capacity_given < 1:
+        raise usage(f"a capacity of {capacity_given} runs nothing", "give at least 1")
+    order = messages.RunWorker(
+        target=target,
+        url=Connection(settings.text("url", url)).url,  # refuses what is no URL
+        token=settings.optional("token", token),
+        workspace=settings.optional_given("workspace", workspace),
+        release=settings.optional("release", release),
+        capacity=capacity_given,
+        publish=settings.switch("publish", flag=publish),
+    )
+    if settings.switch("reload", flag=reload):
+        from ryusen_cli.dev.supervisor import Plan
+
+        raise typer.Exit(_supervise(Plan(targets=[target], worker=order), output))
+    raise typer.Exit(_work(order, output))
+
+
+def dev(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="[TARGET]...", help="What to run; without it, the one module here.")
+    ] = None,
+    tui: Annotated[bool | None, typer.Option("--tui/--no-tui", help="Dashboard in front; it comes with a later release.")] = None,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing: the database goes with the server.")] = False,
+    no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the sources.")] = False,
+    capacity: CapacityOption = None,
+    db: DbOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    allow_host: AllowHostOption = None,
+    lease: LeaseOption = None,
+    reconnect_grace: GraceOption = None,
+    max_run_timeout: MaxTimeoutOption = None,
+    default_run_timeout: DefaultTimeoutOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Run a server and a worker for every target, and take up changed code when it is saved."""
+    output = Output(json=json_)
+    settings = load("dev", config)
+    if tui:
+        raise usage("the dashboard is not part of this release", "run `ryusen dev` without --tui: it logs in plain lines")
+    if tui is None and settings.switch("tui"):
+        output.warn("the setting tui is on, but the dashboard is not part of this release; logging in plain lines")
+    is_ephemeral = settings.switch("ephemeral", flag=ephemeral or None)
+    if is_ephemeral and db is not None:
+        raise usage("--ephemeral keeps no database, and --db names one", "give one of them")
+    server = _server_order(
+        settings,
+        db=db,
+        host=host,
+        port=port,
+        allow_host=allow_host,
+        lease=lease,
+        reconnect_grace=reconnect_grace,
+        max_run_timeout=max_run_timeout,
+        default_run_timeout=default_run_timeout,
+        ephemeral=is_ephemeral,
+    )
+    chosen = settings.many("targets", targets or [])
+    if not chosen:
+        from ryusen_cli.dev.targets import find_target
+
+        chosen = [find_target(Path.cwd())]
+    if len(set(chosen)) != len(chosen):
+        raise usage("a target is named twice", "name each once; capacity is set with --capacity")
+    from ryusen_cli.dev import messages
+    from ryusen_cli.dev.supervisor import Plan
+
+    worker_order = messages.RunWorker(target="", url="", capacity=settings.number("capacity", capacity))
+    plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload)
+    raise typer.Exit(_supervise(plan, output))
+
+
+def _server_order(
+    settings: Settings,
+    *,
+    db: str | None,
+    host: str | None,
+    port: int | None,
+    allow_host: list[str] | None,
+    lease: str | None,
+    reconnect_grace: str | None,
+    max_run_timeout: str | None,
+    default_run_timeout: str | None,
+    ephemeral: bool = False,
+) -> messages.RunServer:
+    from ryusen_cli.dev.messages import RunServer
+
+    port_number = settings.number("port", port)
+    if not 0 <= port_number <= 65_535:
+        raise usage(f"{port_number} is not a port", "give a number from 1 to 65535, or 0 for a free one")
+    lease_ms = settings.span_ms("lease", lease)
+    if not lease_ms:
+        raise usage("the lease is empty; a worker could never be in contact", "give a duration, such as --lease 30s")
+    return RunServer(
+        db=settings.text("db", db),
+        host=settings.text("host", host),
+        port=port_number,
+        allow_hosts=settings.many("allow-host", allow_host),
+        lease_ms=lease_ms,
+        reconnect_grace_ms=settings.span_ms("reconnect-grace", reconnect_grace) or 0,
+        max_run_timeout_ms=settings.span_ms("max-run-timeout", max_run_timeout),
+        default_run_timeout_ms=settings.span_ms("default-run-timeout", default_run_timeout),
+        ephemeral=ephemeral,
+    )
+
+
+def _supervise(plan: Plan, output: Output) -> int:
+    import asyncio
+
+    from ryusen_cli.dev.supervisor import Supervisor
+
+    async def run() -> int:
+        return await Supervisor(plan, output).run()
+
+    return asyncio.run(run())
+
+
+def _work(order: messages.RunWorker, output: Output) -> int:
+    """One worker in this very process; what it says of itself goes to stderr, its user's prints where they go."""
+    from ryusen_cli.dev import messages
+    from ryusen_cli.worker_process import run_worker
+
+    failure: messages.Failed | None = None
+
+    def told(fact: messages.Fact) -> None:
+        nonlocal failure
+        match fact:
+            case messages.Registered(functions, capacity) if output.json:
+                output.encoded({"status": "registered", "url": order.url, "functions": functions, "capacity": capacity})
+            case messages.Registered(functions, capacity):
+                output.note(f"registered at {order.url}: {', '.join(functions) or 'no functions'}; capacity {capacity}")
+            case messages.Away(reason, retry_in_ms):
+                output.note(Painted("no connection: ", "warn"), f"{reason}; trying again in {retry_in_ms / 1_000:.1f} s")
+            case messages.Noted(text, _):
+                output.note(text)
+            case messages.Failed():
+                failure = fact
+            case _:
+                pass
+
+    code = run_worker(order, told)
+    sys.stdout.flush()
+    if failure is not None:
+        raise CliError(failure.message, hint=failure.hint, exit_code=Exit(code))
+    return code

@@ -1,0 +1,158 @@
+"""`ryusen runs …`: find runs, read one, follow it, wait for it, stop it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from ryusen_cli.exits import Exit, usage
+from ryusen_cli.options import Client, CursorOption, LimitOption, TimeoutOption, client_command
+from ryusen_cli.settings import span_ms
+
+if TYPE_CHECKING:
+    from ryusen_protocol.api import RunDetail
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+
+_FOLLOW_S: Final = 0.2
+_POLL_MS: Final = 60_000
+_CHOICES: Final = {
+    "status": ("running", "definition_blocked", "stopping", "compensating", "ended"),
+    "outcome": ("succeeded", "failed", "cancelled", "timed_out"),
+    "recovery": ("not_required", "fully_compensated", "partially_compensated", "compensation_failed"),
+    "attention": ("unknown", "blocked", "no_worker"),
+}
+
+
+@client_command
+def ls(
+    client: Client,
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help=" | ".join(_CHOICES["status"]))] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", metavar="OUTCOME", help=" | ".join(_CHOICES["outcome"]))] = None,
+    recovery: Annotated[str | None, typer.Option("--recovery", metavar="RECOVERY", help=" | ".join(_CHOICES["recovery"]))] = None,
+    attention: Annotated[str | None, typer.Option("--attention", metavar="KIND", help=" | ".join(_CHOICES["attention"]))] = None,
+    function: Annotated[str | None, typer.Option("--function", metavar="ID", help="Only runs of this function.")] = None,
+    application: Annotated[str | None, typer.Option("--application", metavar="ID", help="Only runs of this application.")] = None,
+    event: Annotated[str | None, typer.Option("--event", metavar="ID", help="Only runs of this event.")] = None,
+    q: Annotated[str | None, typer.Option("--q", metavar="TEXT", help="Only runs this text is found in.")] = None,
+    limit: LimitOption = None,
+    cursor: CursorOption = None,
+) -> None:
+    """List runs, newest first."""
+    from ryusen_cli.views.run import RUN_HEADERS, run_row
+
+    filters = {"status": status, "outcome": outcome, "recovery": recovery, "attention": attention}
+    for name, value in filters.items():
+        if value is not None and value not in _CHOICES[name]:
+            raise usage(f"--{name} {value!r} is none of {', '.join(_CHOICES[name])}")
+    request = client.api.list_runs(
+        **cast("dict[str, Any]", filters), function=function, application=application, event=event, q=q, cursor=cursor, limit=limit
+    )
+    reply = client.ask(request)
+    now_ms = _now_ms()
+    client.page(reply, RUN_HEADERS, [run_row(run, client.output, now_ms=now_ms) for run in reply.document.items], empty="no runs")
+
+
+@client_command
+def show(client: Client, run: RunArgument) -> None:
+    """Show one run: steps, attempts, what was undone and why."""
+    reply = client.ask(client.api.get_run(run))
+    if client.output.json:
+        client.output.document(reply.text)
+    else:
+        _print_run(client, reply.document)
+
+
+@client_command
+def history(
+    client: Client,
+    run: RunArgument,
+    after: Annotated[int | None, typer.Option("--after", metavar="POSITION", help="Only what was committed after this position.")] = None,
+    limit: LimitOption = None,
+) -> None:
+    """Print the committed history of a run, transaction by transaction."""
+    from ryusen_cli.views.history import Teller
+
+    reply = client.ask(client.api.history(run, after=after, limit=limit))
+    if client.output.json:
+        client.output.document(reply.text)
+        return
+    teller = Teller(client.output)
+    page = reply.document
+    seen = 0
+    while True:
+        for entry in page.items:
+            seen += 1
+            client.output.lines(teller.tell(entry))
+        if page.next_cursor is None or not page.items or (limit is not None and seen >= limit):
+            break
+        page = client.ask(client.api.history(run, after=page.items[-1].position, limit=limit)).document
+
+
+@client_command
+def tail(client: Client, run: RunArgument) -> None:
+    """Follow a run's history until it has ended; with --json one transaction a line."""
+    import msgspec
+
+    from ryusen_cli.views.history import Teller
+
+    teller = Teller(client.output)
+    after: int | None = None
+    while not teller.ended:
+        page = client.ask(client.api.history(run, after=after)).document
+        for entry in page.items:
+            lines = teller.tell(entry)
+            if client.output.json:
+                client.output.record(msgspec.json.encode(entry))
+            else:
+                client.output.lines(lines)
+            after = entry.position
+        if not page.items and not teller.ended:
+            time.sleep(_FOLLOW_S)
+
+
+@client_command
+def wait(client: Client, run: RunArgument, timeout: TimeoutOption = None) -> None:
+    """Wait until a run has ended. Ends with 6 if it did not succeed, 7 if the time is over first."""
+    limit_ms = None if timeout is None else span_ms(timeout, "--timeout")
+    deadline = None if limit_ms is None else time.monotonic() + limit_ms / 1_000
+    while True:
+        left_ms = _POLL_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1_000))
+        reply = client.ask(client.api.get_run(run, wait_ms=left_ms), wait_ms=min(left_ms, _POLL_MS))
+        detail = reply.document
+        if detail.status == "ended" or (deadline is not None and time.monotonic() >= deadline):
+            break
+    if client.output.json:
+        client.output.document(reply.text)
+    else:
+        _print_run(client, detail)
+    if detail.status != "ended":
+        client.output.note(f"the run has not ended; look again with: ryusen runs show {run}")
+        raise typer.Exit(Exit.TIMED_OUT)
+    if detail.outcome != "succeeded":
+        raise typer.Exit(Exit.NOT_SUCCEEDED)
+
+
+@client_command
+def cancel(client: Client, run: RunArgument) -> None:
+    """Ask a run to stop; what it did is undone."""
+    reply = client.connection.change(client.api.cancel(run), repeat=f"run it again, that is safe: ryusen runs cancel {run}")
+    if client.output.json:
+        client.output.document(reply.text)
+        return
+    from ryusen_cli.views.run import status_cell
+
+    already = " (it was asked to before)" if reply.document.status == "replayed" else ""
+    client.output.line(run, "  ", status_cell(reply.document.run, client.output), already)
+
+
+def _print_run(client: Client, detail: RunDetail) -> None:
+    from ryusen_cli.views.run import run_lines
+
+    client.output.lines(run_lines(detail, client.output, now_ms=_now_ms()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,181 @@
+"""The socket under the API client: one keep-alive connection to one server, on the standard library alone.
+
+Owns the difference that matters to a caller: a request that never left, a request whose answer was lost, and an answer. Knows no
+route. `http.client` and not a larger library, because importing it is most of what a short command would spend.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ryusen_cli.exits import CliError, Exit, exit_of, usage
+from ryusen_protocol.client import ApiProblem, Request, UnreadableAnswer
+from ryusen_protocol.words import printable
+
+T = TypeVar("T")
+
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 30.0
+RESENDS: Final = 3
+RESEND_PAUSE_S: Final = 0.3
+
+
+class Reply(msgspec.Struct, Generic[T], frozen=True):
+    """An answer: the document, and its exact text for `--json`, with whatever members a newer server added."""
+
+    document: T
+    text: bytes
+
+
+class NeverLeft(Exception):
+    """No connection: the server did not see the request."""
+
+
+class AnswerLost(Exception):
+    """The request went out and no whole answer came back: the server may have acted on it."""
+
+
+class Connection:
+    """Requests to one base URL, in turn. Not for several threads."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._secure, self._host, self._port, self._prefix = _parts(url)
+        self._open: http.client.HTTPConnection | None = None
+
+    def ask(self, request: Request[T], *, wait_ms: int = 0) -> Reply[T]:
+        """The answer to a request that changes nothing, or a `CliError`. `wait_ms` is how long the server may hold it."""
+        try:
+            status, body = self.exchange(request, wait_ms=wait_ms)
+        except NeverLeft as error:
+            raise self.unreachable(str(error)) from error
+        except AnswerLost as error:
+            message = f"{self.url} took the request, but no whole answer came back: {error}"
+            raise CliError(message, exit_code=Exit.UNREACHABLE, hint="ask again") from error
+        return _read(request, status, body, mutation=False)
+
+    def change(self, request: Request[T], *, wait_ms: int = 0, repeat: str) -> Reply[T]:
+        """The answer to a mutation that is safe to send again, or a `CliError`.
+
+        A lost answer is asked for again with the very same request. If it stays lost the outcome is not known, and `repeat` tells
+        the person how to find out.
+        """
+        lost: Exception | None = None
+        for attempt in range(1 + RESENDS):
+            if attempt:
+                time.sleep(RESEND_PAUSE_S)
+            try:
+                status, body = self.exchange(request, wait_ms=wait_ms)
+                return _read(request, status, body, mutation=True)
+            except NeverLeft as error:
+                if lost is None:
+                    raise self.unreachable(str(error)) from error
+            except AnswerLost as error:
+                lost = error
+            except UnreadableAnswer as error:
+                raise not_known(str(error), repeat) from error
+        raise not_known(f"the request went out to {self.url}, but no whole answer came back: {lost}", repeat)
+
+    def exchange(self, request: Request[T], *, wait_ms: int = 0) -> tuple[int, bytes]:
+        """Status and body of one answer. Raises `NeverLeft` or `AnswerLost`."""
+        answer_s = ANSWER_S + wait_ms / 1_000
+        reused = self._open is not None
+        try:
+            return self._send(request, answer_s)
+        except AnswerLost:
+            # An idle connection may have been closed under us; the same request on a fresh one is safe, as all here are.
+            if not reused:
+                raise
+            return self._send(request, answer_s)
+
+    def _send(self, request: Request[T], answer_s: float) -> tuple[int, bytes]:
+        connection = self._connected()
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(answer_s)
+            connection.request(request.method, self._prefix + request.target, body=request.body, headers=request.headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise AnswerLost(_cause(error)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._open is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=CONNECT_S)
+            try:
+                connection.connect()
+            except (OSError, http.client.HTTPException) as error:
+                raise NeverLeft(_cause(error)) from error
+            self._open = connection
+        return self._open
+
+    def close(self) -> None:
+        """Drop the connection; the next request opens another."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def unreachable(self, cause: str) -> CliError:
+        """No server answers at this URL."""
+        return CliError(
+            f"no server answers at {self.url}: {cause}",
+            exit_code=Exit.UNREACHABLE,
+            hint="start one with `ryusen dev`, or name another with --url (or RYUSEN_URL)",
+        )
+
+
+def not_known(message: str, repeat: str) -> CliError:
+    """A mutation that may or may not have happened."""
+    return CliError(f"whether it happened is not known: {message}", exit_code=Exit.NOT_KNOWN, hint=repeat)
+
+
+def refused(problem: ApiProblem, *, mutation: bool) -> CliError:
+    """The server's own words, and its document for `--json`."""
+    return CliError(
+        problem.detail,
+        exit_code=exit_of(problem.document, mutation=mutation),
+        code=problem.code,
+        extra=msgspec.to_builtins(problem.document),
+        hint="check --token (or RYUSEN_TOKEN)" if problem.code in {"unauthorized", "forbidden"} else None,
+    )
+
+
+def _read(request: Request[T], status: int, body: bytes, *, mutation: bool) -> Reply[T]:
+    try:
+        return Reply(request.read(status, body), body)
+    except ApiProblem as problem:
+        raise refused(problem, mutation=mutation) from problem
+    except UnreadableAnswer as error:
+        if mutation:
+            raise
+        raise CliError(printable(str(error)), hint="check --url: another program may answer there") from error
+
+
+def _parts(url: str) -> tuple[bool, str, int | None, str]:
+    wrong = usage(f"{url!r} is not the URL of a server", "write it as http://127.0.0.1:7878")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise wrong from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.username is not None:
+        raise wrong
+    return parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/")
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,103 @@
+"""What a supervisor and its child processes say to each other, one JSON document a line.
+
+Downwards a child gets exactly one order; then the pipe only stands open, and its end means that the parent is gone. Upwards go facts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="server"):
+    """Serve. Durations in milliseconds. `ephemeral`: the database is gone with the process."""
+
+    db: str
+    host: str
+    port: int
+    allow_hosts: list[str] = []
+    lease_ms: int
+    reconnect_grace_ms: int
+    max_run_timeout_ms: int | None = None
+    default_run_timeout_ms: int | None = None
+    ephemeral: bool = False
+
+
+class RunWorker(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="worker"):
+    """Import the target and serve it. The working directory is the parent's."""
+
+    target: str
+    url: str
+    token: str | None = None
+    workspace: str | None = None
+    release: str | None = None
+    capacity: int = 32
+    publish: bool = True
+
+
+Order = RunServer | RunWorker
+
+
+class Listening(msgspec.Struct, frozen=True, tag_field="type", tag="listening"):
+    """The server answers. `addresses` are base URLs, with the real port."""
+
+    addresses: list[str]
+    database: str
+
+
+class Imported(msgspec.Struct, frozen=True, tag_field="type", tag="imported"):
+    """The target is imported. `sources` are the files of the project it loaded; `example` a `ryusen send` line from its docstring."""
+
+    application: str
+    workspace: str
+    sources: list[str]
+    example: str | None
+
+
+class Registered(msgspec.Struct, frozen=True, tag_field="type", tag="registered"):
+    """The server gives this worker work from now on."""
+
+    functions: list[str]
+    capacity: int
+
+
+class Away(msgspec.Struct, frozen=True, tag_field="type", tag="away"):
+    """The worker has no connection, and tries again."""
+
+    reason: str
+    retry_in_ms: int
+
+
+class Noted(msgspec.Struct, frozen=True, tag_field="type", tag="noted"):
+    """Something a person should see."""
+
+    text: str
+    is_trouble: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
+    """The child cannot do what it was told, and ends. `at_import`: the user's code did not load."""
+
+    message: str
+    hint: str | None = None
+    at_import: bool = False
+
+
+Fact = Listening | Imported | Registered | Away | Noted | Failed
+
+_ORDER = msgspec.json.Decoder(Order)
+_FACT = msgspec.json.Decoder(Fact)
+
+
+def encode(message: Order | Fact) -> bytes:
+    """One line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_order(line: bytes) -> Order:
+    """The order of a line. Raises `msgspec.DecodeError`."""
+    return _ORDER.decode(line)
+
+
+def decode_fact(line: bytes) -> Fact:
+    """The fact of a line. Raises `msgspec.DecodeError`."""
+    return _FACT.decode(line)

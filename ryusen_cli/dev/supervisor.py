@@ -1,0 +1,411 @@
+"""Supervises a server and its workers, or workers alone: starts them, replaces them on a save, restarts them, ends them.
+
+Owns processes and time. What to do about a save or a death is decided by `swap`; what a person reads about the server by `facts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ryusen_cli.dev import messages
+from ryusen_cli.dev.process import Child
+from ryusen_cli.dev.sources import Sources, source_folder
+from ryusen_cli.dev.swap import Action, Drain, Say, Slot, Start
+from ryusen_cli.exits import CliError, Exit
+from ryusen_cli.output import Output, Painted, printable_block
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from ryusen_cli.dev.facts import Facts
+
+DRAIN_S: Final = 10.0
+"""How long workers may finish their steps when a person ends the whole; a reload sets no such bound."""
+SERVER_END_S: Final = 10.0
+_LOOK_S: Final = 1.0
+_READY_S: Final = 15.0
+_RESTARTS_MAX: Final = 5
+_RESTART_WINDOW_S: Final = 60.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to supervise. Without a `server` order, workers connect to `url`."""
+
+    targets: list[str]
+    worker: messages.RunWorker
+    """What every worker gets; target, URL and release are filled in."""
+    server: messages.RunServer | None = None
+    reload: bool = True
+
+
+class Target:
+    """One target: its sources, its workers and their processes."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.slot = Slot(name)
+        self.sources = Sources([source_folder(name, folder)])
+        self.children: dict[int, Child] = {}
+        self.wanted: set[int] = set()
+        """Keys to start whose pause is not over."""
+        self.was_seen = asyncio.Event()
+        """Set once the first worker is registered, or has failed."""
+        self.watch_again = asyncio.Event()
+        self.example: str | None = None
+        self.workspace: str | None = None
+
+
+class Supervisor:
+    """Runs one plan to its end. Use it once."""
+
+    def __init__(self, plan: Plan, output: Output) -> None:
+        self._plan = plan
+        self._output = output
+        self._targets = [Target(name, Path.cwd()) for name in plan.targets]
+        self._server: Child | None = None
+        self._server_order = plan.server
+        self._url: str | None = plan.worker.url if plan.server is None else None
+        self._listening = asyncio.Event()
+        self._standby: Child | None = None
+        self._crashes: list[float] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._stopping = False
+        self._stop_watching = asyncio.Event()
+        self._server_failure: messages.Failed | None = None
+        self._facts: Facts | None = None
+
+    async def run(self) -> int:
+        """Supervises until a signal, or until it cannot go on. Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            if self._plan.server is not None:
+                await self._start_server()
+            await self._prepare_standby()
+            for target in self._targets:
+                release = await asyncio.to_thread(target.sources.digest)
+                target.sources.trust()
+                self._perform(target, target.slot.saved(self._release(release)))
+                if self._plan.reload:
+                    self._spawn(self._watch(target))
+            if self._plan.server is not None:
+                self._spawn(self._report())
+            return await self._finish
+        finally:
+            await self._end()
+
+    # Ending.
+
+    def _signalled(self, number: int) -> None:
+        code = Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
+        if self._stopping:
+            self._say("ending at once")
+            for child in self._all_children():
+                child.kill()
+            return
+        self._stopping = True
+        if not self._finish.done():
+            self._say("finishing what runs; once more ends at once")
+            self._finish.set_result(int(code))
+
+    def _give_up(self, error: CliError) -> None:
+        self._stopping = True
+        if not self._finish.done():
+            self._finish.set_exception(error)
+
+    async def _end(self) -> None:
+        """Workers first, while the server can still take what they finish."""
+        self._stopping = True
+        self._stop_watching.set()
+        workers = [child for target in self._targets for child in target.children.values()]
+        if self._standby is not None:
+            self._standby.close()
+            workers.append(self._standby)
+        await self._end_children(workers, DRAIN_S)
+        await self._end_children([] if self._server is None else [self._server], SERVER_END_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end_children(self, children: list[Child], bound_s: float) -> None:
+        running = [child for child in children if child.is_running]
+        for child in running:
+            child.drain()
+        deadline = time.monotonic() + bound_s
+        while any(child.is_running for child in running) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        for child in running:
+            if child.is_running:
+                self._say(f"{child.name} did not finish in {bound_s:g} s; ended at once", is_trouble=True)
+                child.kill()
+        for child in running:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.ended(), 2.0)
+
+    def _all_children(self) -> list[Child]:
+        children = [child for target in self._targets for child in target.children.values()]
+        return children + [child for child in (self._standby, self._server) if child is not None]
+
+    # The server.
+
+    async def _start_server(self) -> None:
+        assert self._server_order is not None
+        self._server_failure = None
+        child = Child("server", said=self._server_said, printed=self._printed)
+        await child.start("server")
+        child.order(self._server_order)
+        self._server = child
+        self._spawn(self._await_server(child))
+
+    def _server_said(self, _child: Child, fact: messages.Fact) -> None:
+        match fact:
+            case messages.Listening(addresses, database):
+                self._url = addresses[0]
+                if self._server_order is not None and self._server_order.port == 0:
+                    # A restarted server has to be where its workers and clients look for it.
+                    port = int(addresses[0].rpartition(":")[2].rstrip("/"))
+                    self._server_order = msgspec.structs.replace(self._server_order, port=port)
+                if self._listening.is_set():
+                    self._say(f"server: listening again on {', '.join(addresses)}, database {database}")
+                self._listening.set()
+            case messages.Failed():
+                self._server_failure = fact
+            case messages.Noted(text, is_trouble):
+                self._say(f"server: {text}", is_trouble=is_trouble)
+            case _:
+                pass
+
+    async def _await_server(self, child: Child) -> None:
+        code = await child.ended()
+        if self._stopping:
+            return
+        if self._server_failure is not None and not self._listening.is_set():
+            self._give_up(CliError(self._server_failure.message, hint=self._server_failure.hint, code="server_failed"))
+            return
+        now = time.monotonic()
+        self._crashes = [at for at in self._crashes if now - at < _RESTART_WINDOW_S] + [now]
+        why = self._server_failure.message if self._server_failure is not None else _how(code)
+        if len(self._crashes) > _RESTARTS_MAX or not self._listening.is_set():
+            self._give_up(CliError(f"the server ended ({why}) and is not started again", code="server_failed"))
+            return
+        pause_s = 0.2 * 2 ** (len(self._crashes) - 1)
+        self._say(f"server: ended ({why}); starting it again in {pause_s:g} s", is_trouble=True)
+        await asyncio.sleep(pause_s)
+        if not self._stopping:
+            await self._start_server()
+
+    # Workers.
+
+    def _perform(self, target: Target, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Say(text, is_trouble):
+                    self._say(text, is_trouble=is_trouble)
+                case Drain(key):
+                    target.wanted.discard(key)
+                    child = target.children.get(key)
+                    if child is not None:
+                        child.drain()
+                    else:
+                        target.slot.ended(key, "never started")
+                case Start(key, release, after_ms):
+                    target.wanted.add(key)
+                    self._spawn(self._start_worker(target, key, release, after_ms))
+
+    async def _start_worker(self, target: Target, key: int, release: str, after_ms: int) -> None:
+        if after_ms:
+            await asyncio.sleep(after_ms / 1_000)
+        await self._listening_or_external()
+        if key not in target.wanted or self._stopping:
+            return
+        child, self._standby = self._standby, None
+        if child is None or not child.is_running:
+            child = await self._spawn_worker()
+        if key not in target.wanted:
+            # Superseded while it was coming up; it serves as the next one standing by.
+            self._standby = child
+            return
+        target.wanted.discard(key)
+        child.name = target.name
+        child.on_fact = lambda fact: self._worker_said(target, key, fact)
+        target.children[key] = child
+        assert self._url is not None
+        child.order(msgspec.structs.replace(self._plan.worker, target=target.name, url=self._url, release=release))
+        self._spawn(self._await_worker(target, key, child))
+
+    async def _listening_or_external(self) -> None:
+        if self._plan.server is not None:
+            await self._listening.wait()
+
+    async def _await_worker(self, target: Target, key: int, child: Child) -> None:
+        code = await child.ended()
+        del target.children[key]
+        if self._stopping:
+            return
+        self._perform(target, target.slot.ended(key, _how(code)))
+        target.was_seen.set()
+        await self._prepare_standby()
+
+    def _worker_said(self, target: Target, key: int, fact: messages.Fact) -> None:
+        match fact:
+            case messages.Imported(_, workspace, sources, example):
+                target.workspace, target.example = workspace, example
+                if target.sources.add(Path(file) for file in sources):
+                    target.watch_again.set()
+            case messages.Registered(functions, capacity):
+                if key == target.slot.current:
+                    self._say(f"{target.name}: connected again")
+                elif self._plan.server is None or target.was_seen.is_set():
+                    self._say(f"{target.name}: registered, {', '.join(functions) or 'no functions'}; capacity {capacity}")
+                self._perform(target, target.slot.registered(key))
+                target.was_seen.set()
+                self._spawn(self._prepare_standby())
+            case messages.Away(reason, retry_in_ms):
+                self._say(f"{target.name}: no connection: {reason}; trying again in {retry_in_ms / 1_000:.1f} s", is_trouble=True)
+            case messages.Failed(message, hint, at_import):
+                if at_import:
+                    target.slot.import_failed(key)
+                self._say(f"{target.name}: {message}" + (f"\n  try: {hint}" if hint else ""), is_trouble=True)
+            case messages.Noted(text, is_trouble):
+                self._say(f"{target.name}: {text}", is_trouble=is_trouble)
+            case messages.Listening():
+                pass
+
+    async def _prepare_standby(self) -> None:
+        """A worker that has everything but the user's code, so that a save is live as soon as that is imported."""
+        if self._standby is None and not self._stopping:
+            child = await self._spawn_worker()
+            if self._standby is not None or self._stopping:
+                child.kill()
+                return
+            self._standby = child
+
+    async def _spawn_worker(self) -> Child:
+        child = Child("standby", said=lambda child, fact: child.on_fact(fact), printed=self._printed)
+        await child.start("worker")
+        return child
+
+    # Saves.
+
+    async def _watch(self, target: Target) -> None:
+        from ryusen_cli.dev.watch import changes
+
+        while not self._stop_watching.is_set():
+            target.watch_again.clear()
+            stop = asyncio.Event()
+            again = asyncio.create_task(_set_when(stop, target.watch_again, self._stop_watching))
+            try:
+                # What was saved while nobody watched counts too.
+                async for _ in changes(target.sources.folders, stop):
+                    await self._saved(target)
+            finally:
+                again.cancel()
+
+    async def _saved(self, target: Target) -> None:
+        digest = await asyncio.to_thread(target.sources.digest)
+        if target.slot.is_running(self._release(digest)):
+            return
+        error = await asyncio.to_thread(target.sources.first_error)
+        if error is not None:
+            self._perform(target, target.slot.broken(error))
+        elif not self._stopping:
+            self._perform(target, target.slot.saved(self._release(digest)))
+
+    def _release(self, digest: str) -> str:
+        given = self._plan.worker.release
+        if given is None:
+            return f"dev-{digest}"
+        return f"{given}-{digest}" if self._plan.reload else given
+
+    # Telling.
+
+    async def _report(self) -> None:
+        """Everything once server and workers are there, then whatever changes."""
+        from ryusen_cli.dev.facts import Facts, changed_lines
+
+        await self._listening.wait()
+        seen = [asyncio.create_task(target.was_seen.wait()) for target in self._targets]
+        if seen:
+            await asyncio.wait(seen, timeout=_READY_S)
+        for task in seen:
+            task.cancel()
+        while not self._stopping:
+            facts = await self._look()
+            if isinstance(facts, Facts):
+                if self._facts is None:
+                    self._print_ready(facts)
+                for line in changed_lines(self._facts, facts):
+                    self._say(line)
+                self._facts = facts
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> Facts | None:
+        from ryusen_cli.dev.facts import gather
+
+        workspace = next((target.workspace for target in self._targets if target.workspace), "default")
+        try:
+            assert self._url is not None
+            return await asyncio.to_thread(gather, self._url, workspace)
+        except CliError:
+            return None  # a server that is down is told of by its process
+
+    def _print_ready(self, facts: Facts) -> None:
+        from ryusen_cli.dev.facts import next_step, report_lines
+
+        example = next((target.example for target in self._targets if target.example), None)
+        step = next_step(facts, example)
+        if self._output.json:
+            self._output.encoded({"status": "ready", **msgspec.to_builtins(facts), "next_step": step})
+            return
+        for line in report_lines(facts):
+            self._output.line(line)
+        waiting = [target.name for target in self._targets if target.slot.current is None]
+        for name in waiting:
+            self._output.line(Painted(f"no worker   {name} did not start; see above", "warn"))
+        self._output.line(Painted("ready", "good"))
+        if step is not None:
+            self._output.line("next step   ", step)
+
+    def _printed(self, child: Child, line: str) -> None:
+        self._output.note(Painted(f"{child.name} | ", "muted"), line)
+
+    def _say(self, text: str, *, is_trouble: bool = False) -> None:
+        self._output.note(Painted("ryusen | ", "warn" if is_trouble else "accent"), printable_block(text))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished_task)
+
+    def _finished_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._finish.done():
+            self._finish.set_exception(error)
+
+
+async def _set_when(flag: asyncio.Event, *causes: asyncio.Event) -> None:
+    waits = [asyncio.create_task(cause.wait()) for cause in causes]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    flag.set()
+
+
+def _how(code: int) -> str:
+    """An exit code in words."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"by {signal.Signals(-code).name}"
+    return f"exit code {code}"

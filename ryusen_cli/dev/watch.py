@@ -1,0 +1,28 @@
+"""The one place that touches the file watcher: changed sources below some folders, bursts of saves taken together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ryusen_cli.dev.sources import is_source
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Sequence
+
+STEP_MS: Final = 10
+"""A burst has ended when nothing changed for so long."""
+DEBOUNCE_MS: Final = 400
+"""A burst that does not end is taken as it is after so long."""
+
+
+async def changes(folders: Sequence[Path], stop: asyncio.Event) -> AsyncIterator[set[Path]]:
+    """Sets of changed sources, until `stop`. Folders are watched, not files: an atomic save replaces the file."""
+    from watchfiles import Change, awatch
+
+    def counts(_change: Change, path: str) -> bool:
+        return any(is_source(Path(path), folder) for folder in folders)
+
+    async for changed in awatch(*folders, watch_filter=counts, step=STEP_MS, debounce=DEBOUNCE_MS, stop_event=stop, rust_timeout=500):
+        yield {Path(path) for _, path in changed}

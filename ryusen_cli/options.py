@@ -1,0 +1,116 @@
+"""Arguments that many commands share, and the door through which a client command gets its connection.
+
+Owns how flags are spelled. A client command is written with a `Client` as its first parameter; `client_command` gives it the flags
+that every client command takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ryusen_cli.exits import usage
+from ryusen_cli.output import Output
+from ryusen_cli.settings import Settings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ryusen_cli.connection import Connection, Reply
+    from ryusen_cli.output import Cell
+    from ryusen_protocol.api import Page
+    from ryusen_protocol.client import Api, Request
+
+T = TypeVar("T")
+
+UrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", help="The server to talk to [default: http://127.0.0.1:7878].")]
+TokenOption = Annotated[str | None, typer.Option("--token", metavar="TOKEN", help="Bearer token, for a server that asks for one.")]
+WorkspaceOption = Annotated[str | None, typer.Option("--workspace", metavar="NAME", help="The workspace [default: default].")]
+ConfigOption = Annotated[str | None, typer.Option("--config", metavar="FILE", help="Settings file in place of ryusen.toml.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="How many at most.")]
+CursorOption = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where another page ended.")]
+TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="How long to wait, such as 30s.")]
+
+
+class Client:
+    """What a client command works with: its output, settings, the requests of its workspace, and the connection."""
+
+    def __init__(self, output: Output, settings: Settings, *, url: str | None, token: str | None, workspace: str | None) -> None:
+        self.output = output
+        self.settings = settings
+        self._url = settings.text("url", url)
+        self._token = settings.optional("token", token)
+        self._workspace = settings.text("workspace", workspace)
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The one connection of this command, opened when first used."""
+        from ryusen_cli.connection import Connection
+
+        if self._connection is None:
+            self._connection = Connection(self._url)
+        return self._connection
+
+    @property
+    def api(self) -> Api:
+        """Requests of the workspace."""
+        from ryusen_protocol.client import Api
+
+        try:
+            return Api(self._workspace, self._token)
+        except ValueError as error:
+            raise usage(str(error)) from error
+
+    def ask(self, request: Request[T], *, wait_ms: int = 0) -> Reply[T]:
+        """The answer to a reading request."""
+        return self.connection.ask(request, wait_ms=wait_ms)
+
+    def page(self, reply: Reply[Page[Any]], headers: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str) -> None:
+        """One page of a list: the document, or a table. `empty` is said, beside the data, when there is nothing."""
+        if self.output.json:
+            self.output.document(reply.text)
+        elif rows:
+            self.output.table(headers, rows)
+        else:
+            self.output.note(empty)
+        if reply.document.next_cursor is not None and not self.output.json:
+            self.output.note(f"there is more: --cursor {reply.document.next_cursor}")
+
+
+def client_command(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(client, …)` as a command that takes `--url --token --workspace --config --json` too."""
+
+    @wraps(command)
+    def run(*args: Any, url: str | None, token: str | None, workspace: str | None, config: str | None, json_: bool, **kwargs: Any) -> None:
+        client = Client(Output(json=json_), load("client", config), url=url, token=token, workspace=workspace)
+        command(client, *args, **kwargs)
+
+    shared = {"url": UrlOption, "token": TokenOption, "workspace": WorkspaceOption, "config": ConfigOption, "json_": JsonOption}
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    parameters = [*own, *(_keyword(name, annotation) for name, annotation in shared.items())]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether a command line that could not be understood asked for a document."""
+    return "--json" in arguments
+
+
+def read_stdin(what: str) -> bytes:
+    """All of standard input. Refuses a terminal: nobody would know that it is being waited for."""
+    if sys.stdin.isatty():
+        raise usage(f"{what} is read from standard input, but that is a terminal", "pipe it in, or write @file")
+    return sys.stdin.buffer.read()
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    default = False if name == "json_" else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,1 @@
+"""Text for people, built from API documents. Pure: documents in, lines out; no terminal, no clock, no socket."""

@@ -1,0 +1,156 @@
+"""A run as a person reads it: how it stands, what each step did, what was undone in which order, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ryusen_cli.output import Cell, Output, Painted, table_lines
+from ryusen_cli.views.values import error_lines, error_text, input_text, instant_text, is_value, value_text
+from ryusen_protocol import words
+from ryusen_protocol.durations import format_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ryusen_protocol.api import AttemptDocument, Blocker, EventRun, RunDetail, RunSummary, StepDocument, UnwindTarget
+    from ryusen_protocol.declarations import Location
+
+Lines = list[list[Cell]]
+
+RUN_HEADERS = ("RUN", "STATUS", "RECOVERY", "FUNCTION", "STEPS", "AGE", "TOOK", "ATTENTION")
+
+
+def run_row(run: RunSummary, output: Output, *, now_ms: int) -> list[Cell]:
+    """One run of a list."""
+    return [
+        run.run_id,
+        status_cell(run, output),
+        output.word(words.recovery_word(run.recovery, run.recovery_reason, run.unwind_counts)),
+        run.function if run.application == "default" else f"{run.application}/{run.function}",
+        f"{run.steps_completed}/{run.steps_declared}",
+        format_ms(max(0, now_ms - run.created_at_ms)),
+        "" if run.ended_at_ms is None else format_ms(run.ended_at_ms - run.created_at_ms),
+        Painted("") if run.attention is None else output.word(words.ATTENTION[run.attention]),
+    ]
+
+
+def status_cell(run: RunSummary, output: Output) -> Painted:
+    """Status, or outcome once the run has ended or its outcome is decided."""
+    return output.word(words.run_word(run.status, None if run.stop is None else run.stop.reason, run.outcome))
+
+
+def ended_run_line(run: EventRun, output: Output) -> list[Cell]:
+    """One run of an event somebody waited for."""
+    cells: list[Cell] = [run.run_id, "  ", output.word(words.run_word(run.status, None, run.outcome))]
+    if run.recovery not in {None, "not_required"}:
+        cells += ["  ", output.word(words.recovery_word(run.recovery, None))]
+    if run.failure is not None:
+        cells += ["  ", error_text(run.failure)]
+    elif is_value(run.result):
+        cells += ["  ", value_text(run.result)]
+    return cells
+
+
+def run_lines(run: RunDetail, output: Output, *, now_ms: int) -> Lines:
+    """Everything of a run, from the summary to the last attempt."""
+    lines: Lines = [[run.run_id, "  ", f"{run.function} ({run.application})"]]
+    lines += _facts(run, output, now_ms=now_ms)
+    if run.blocker is not None:
+        lines += _blocker(run.blocker)
+    if run.steps:
+        lines += [[], *_steps(run.steps, output)]
+    if run.unwind.targets:
+        lines += [[], [Painted("undone, in this order", "muted")], *_unwind(run.unwind.targets, output)]
+    for child in run.children:
+        lines.append([f"child  {child.run_id}  {child.function}  ", output.word(words.run_word(child.status, None, child.outcome))])
+    if run.failure is not None:
+        lines += [[], *([line] for line in error_lines(run.failure))]
+    elif is_value(run.result):
+        lines += [[], ["result   ", value_text(run.result)]]
+    return lines
+
+
+def _facts(run: RunDetail, output: Output, *, now_ms: int) -> Lines:
+    lines: Lines = [["status   ", status_cell(run, output)]]
+    if run.outcome is not None and run.status != "ended":
+        lines.append(["outcome  ", output.word(words.OUTCOMES[run.outcome])])
+    if run.recovery is not None:
+        lines.append(["recovery ", output.word(words.recovery_word(run.recovery, run.recovery_reason, run.unwind_counts))])
+    if run.attention is not None:
+        where = f" (run {run.attention_run_id})" if run.attention_run_id not in {None, run.run_id} else ""
+        lines.append(["needs    ", output.word(words.ATTENTION[run.attention]), where])
+    if run.event_id is not None:
+        lines.append(["event    ", f"{run.event_id} (trigger {run.trigger_id})"])
+    if run.parent is not None:
+        lines.append(["parent   ", f"{run.parent.run_id} step {run.parent.step_id}"])
+    took = f"took {format_ms(run.ended_at_ms - run.created_at_ms)}" if run.ended_at_ms is not None else "not ended"
+    lines.append(["created  ", f"{instant_text(run.created_at_ms)}, {took}"])
+    if run.deadline is not None:
+        left = "" if run.ended_at_ms is not None else f", in {format_ms(run.deadline.at_ms - now_ms)}"
+        lines.append(["deadline ", f"{instant_text(run.deadline.at_ms)} from the {run.deadline.source}{left}"])
+    lines.append(["input    ", input_text(run.input)])
+    return lines
+
+
+def _blocker(blocker: Blocker) -> Lines:
+    lines: Lines = [[], [Painted("blocked  ", "warn"), f"step {blocker.step_id}: {blocker.message}"]]
+    for name, place in (("first", blocker.first), ("again", blocker.duplicate)):
+        if place is not None:
+            lines.append([f"  {name}  ", _place(place)])
+    lines.append(["  Change the code and save it, or start a worker with the changed code; the run then goes on by itself."])
+    return lines
+
+
+def _steps(steps: Sequence[StepDocument], output: Output) -> Lines:
+    rows: list[list[Cell]] = []
+    for step in steps:
+        shown: list[Cell] = [step.step_id, output.word(words.STEPS[step.state]), _took(step.declared_at_ms, step.completed_at_ms)]
+        rows.append([*shown, _step_note(step)])
+        if _tells_more(step.attempts):
+            rows += [[f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output)] for attempt in step.attempts]
+    return table_lines(("STEP", "STATE", "TOOK", ""), rows)
+
+
+def _step_note(step: StepDocument) -> Cell:
+    if step.failure is not None:
+        return error_text(step.failure)
+    return value_text(step.result) if is_value(step.result) else ""
+
+
+def _unwind(targets: Sequence[UnwindTarget], output: Output) -> Lines:
+    rows: list[list[Cell]] = []
+    for place, target in enumerate(targets, 1):
+        why: Cell = "" if target.error is None else error_text(target.error)
+        if target.state == "skipped":
+            why = words.skip_reason(target.reason, target.hidden_by)
+        rows.append([f"{place}", target.step_id, output.word(words.TARGETS[target.state]), "", why])
+        if _tells_more(target.attempts):
+            rows += [["", f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output)] for attempt in target.attempts]
+    return table_lines(("", "STEP", "STATE", "TOOK", ""), rows)
+
+
+def _tells_more(attempts: Sequence[AttemptDocument]) -> bool:
+    """One attempt that went as its step did needs no line of its own."""
+    return len(attempts) > 1 or any(attempt.state not in {"succeeded", "failed", "skipped", "fenced"} for attempt in attempts)
+
+
+def _attempt_cells(attempt: AttemptDocument, output: Output) -> list[Cell]:
+    note = "" if attempt.error is None else error_text(attempt.error)
+    if attempt.state == "unknown":
+        note = f"{attempt.attempt_id}, generation {attempt.attempt_generation}"
+    elif not note and attempt.worker is not None and attempt.settled_at_ms is None:
+        note = f"at {attempt.worker.instance_id}"
+    return [attempt_cell(attempt, output), _took(attempt.authorized_at_ms, attempt.settled_at_ms), note]
+
+
+def attempt_cell(attempt: AttemptDocument, output: Output) -> Painted:
+    """The state of an attempt in words."""
+    return output.word(words.attempt_word(attempt.state, out_of_contact=attempt.out_of_contact, settled_by=attempt.settled_by))
+
+
+def _took(began_ms: int | None, ended_ms: int | None) -> str:
+    return "" if began_ms is None or ended_ms is None else format_ms(max(0, ended_ms - began_ms))
+
+
+def _place(location: Location) -> str:
+    return f"{location.file}:{location.line}" + (f" in {location.name}" if location.name else "")
