@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         # The reader has gone. Nothing may be written when the interpreter closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(Exit.ERROR)
-    except Exception as error:  # the parser's own errors have no public type in every version
+    except Exception as error:  # noqa: BLE001 - the parser's own errors have no public type in every version
         return _parser_error(error, arguments)
     return result if isinstance(result, int) else 0
 

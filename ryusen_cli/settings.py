@@ -56,10 +56,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("default-run-timeout", "serve", "span", None),
     Setting("release", "worker", "text", None),
     Setting("capacity", "worker", "number", 32),
-    Setting("publish", "worker", "switch", True),
-    Setting("reload", "worker", "switch", False),
-    Setting("ephemeral", "dev", "switch", False),
-    Setting("tui", "dev", "switch", False),
+    Setting("publish", "worker", "switch", default=True),
+    Setting("reload", "worker", "switch", default=False),
+    Setting("ephemeral", "dev", "switch", default=False),
+    Setting("tui", "dev", "switch", default=False),
     Setting("targets", "dev", "many", []),
 )
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
@@ -179,7 +179,7 @@ def _layer(path: Path, source: str, *, table: tuple[str, ...] = (), required: bo
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise usage(f"{path} cannot be read as settings: {error}") from error
     for name in table:
-        document = document.get(name, {}) if isinstance(document, dict) else {}
+        document = cast("dict[str, Any]", document).get(name, {}) if isinstance(document, dict) else {}
     if not isinstance(document, dict):
         raise usage(f"{source} is not a table of settings")
     return Layer(source, _sections_of(cast("dict[str, Any]", document), source))

@@ -11,7 +11,7 @@ from ryusen_cli.output import Output
 from ryusen_cli.settings import SETTINGS, load
 
 
-def version(json_: JsonOption = False) -> None:
+def version(*, json_: JsonOption = False) -> None:
     """Print the version of Ryusen, of its protocol, and of Python."""
     from ryusen_protocol import PROTOCOL_VERSION
 
@@ -25,7 +25,7 @@ def version(json_: JsonOption = False) -> None:
     output.line(f"ryusen {product}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}")
 
 
-def config_show(config: ConfigOption = None, json_: JsonOption = False) -> None:
+def config_show(*, config: ConfigOption = None, json_: JsonOption = False) -> None:
     """Print every setting with its value and where it stands."""
     output = Output(json=json_)
     shown: list[dict[str, Any]] = []

@@ -172,7 +172,7 @@ def apps_show(client: Client, application: Annotated[str, typer.Argument(metavar
     output.line()
     output.table(
         ("FUNCTION", "STARTED BY"),
-        [[function.function_id, ", ".join(started.get(function.function_id, [])) or "invoke only"] for function in manifest.functions],
+        [[function.id, ", ".join(started.get(function.id, [])) or "invoke only"] for function in manifest.functions],
     )
 
 

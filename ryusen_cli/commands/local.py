@@ -37,6 +37,7 @@ CapacityOption = Annotated[int | None, typer.Option("--capacity", metavar="N", h
 
 
 def serve(
+    *,
     db: DbOption = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -91,6 +92,7 @@ def serve(
 
 def worker(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="package.module, package.module:name or path/file.py.")],
+    *,
     release: Annotated[str | None, typer.Option("--release", metavar="ID", help="What this worker's code is called.")] = None,
     capacity: CapacityOption = None,
     reload: Annotated[bool | None, typer.Option("--reload/--no-reload", help="Start the code anew when it is saved.")] = None,
@@ -130,6 +132,7 @@ def dev(
     targets: Annotated[
         list[str] | None, typer.Argument(metavar="[TARGET]...", help="What to run; without it, the one module here.")
     ] = None,
+    *,
     tui: Annotated[bool | None, typer.Option("--tui/--no-tui", help="Dashboard in front; it comes with a later release.")] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing: the database goes with the server.")] = False,
     no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the sources.")] = False,

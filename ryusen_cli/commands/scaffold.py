@@ -66,6 +66,7 @@ def ship(order):
 
 def init(
     folder: Annotated[str, typer.Argument(metavar="[DIR]", help="Where to write it; made if it is missing.")] = ".",
+    *,
     json_: JsonOption = False,
 ) -> None:
     """Write an order example with compensation, ready for `ryusen dev`. Overwrites nothing."""

@@ -24,6 +24,7 @@ _WAIT_MS: Final = 30_000
 def send(
     client: Client,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name, such as order/placed.")],
+    *,
     data: Annotated[str | None, typer.Option("--data", "-d", metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
     bytes_: Annotated[str | None, typer.Option("--bytes", metavar="FILE", help="Raw bytes from a file, or - for standard input.")] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Idempotency key: the same key is the same event.")] = None,
@@ -121,9 +122,11 @@ def _without_worker(client: Client, name: str) -> list[str]:
     try:
         while True:
             page = client.ask(client.api.list_functions(cursor=cursor)).document
-            for function in page.items:
-                if not function.workers and any(trigger.event_name == name for trigger in function.triggers):
-                    idle.append(f"{function.application}/{function.function}")
+            idle += [
+                f"{function.application}/{function.function}"
+                for function in page.items
+                if not function.workers and any(trigger.event_name == name for trigger in function.triggers)
+            ]
             cursor = page.next_cursor
             if cursor is None:
                 return idle

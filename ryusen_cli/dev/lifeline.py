@@ -25,8 +25,8 @@ class Lifeline:
         self._control_fd = control_fd
         self._facts_fd = facts_fd
         self._lock = threading.Lock()
-        os.set_inheritable(control_fd, False)
-        os.set_inheritable(facts_fd, False)
+        for fd in (control_fd, facts_fd):
+            os.set_inheritable(fd, False)  # noqa: FBT003 - the standard library's spelling
 
     def await_order(self) -> Order | None:
         """Blocks until the order is there. `None`: the parent went away, or never needed this child."""

@@ -79,12 +79,10 @@ class Child:
             os.close(control_read)
             os.close(facts_write)
         self._control_fd = control_write
-        assert self._process.stdout is not None
         facts = await _pipe_reader(facts_read)
-        self._readers = [
-            asyncio.create_task(self._read(self._process.stdout, self._heard_text)),
-            asyncio.create_task(self._read(facts, self._heard_fact)),
-        ]
+        self._readers = [asyncio.create_task(self._read(facts, self._heard_fact))]
+        if self._process.stdout is not None:
+            self._readers.append(asyncio.create_task(self._read(self._process.stdout, self._heard_text)))
 
     def order(self, order: Order) -> None:
         """Tells the child what to do. A child that has ended meanwhile is found out by `ended`."""
@@ -94,7 +92,8 @@ class Child:
 
     async def ended(self) -> int:
         """The exit code, once everything the child said has been heard; minus a number for a signal."""
-        assert self._process is not None
+        if self._process is None:
+            raise RuntimeError("the child was not started")
         code = await self._process.wait()
         # A grandchild may hold the output open; what the child itself said is there by now.
         await asyncio.wait(self._readers, timeout=0.5)

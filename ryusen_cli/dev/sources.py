@@ -29,7 +29,8 @@ def source_folder(target: str, folder: Path) -> Path:
         return (folder / path).resolve().parent
     top = place.partition(".")[0]
     package = folder / top
-    return package.resolve() if package.is_dir() and "." in place or (package / "__init__.py").is_file() else folder.resolve()
+    is_package = (package.is_dir() and "." in place) or (package / "__init__.py").is_file()
+    return package.resolve() if is_package else folder.resolve()
 
 
 def place_of_file(target: str) -> Path | None:

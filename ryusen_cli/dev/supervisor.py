@@ -71,7 +71,7 @@ class Supervisor:
         self._targets = [Target(name, Path.cwd()) for name in plan.targets]
         self._server: Child | None = None
         self._server_order = plan.server
-        self._url: str | None = plan.worker.url if plan.server is None else None
+        self._url = plan.worker.url
         self._listening = asyncio.Event()
         self._standby: Child | None = None
         self._crashes: list[float] = []
@@ -140,16 +140,15 @@ class Supervisor:
         running = [child for child in children if child.is_running]
         for child in running:
             child.drain()
-        deadline = time.monotonic() + bound_s
-        while any(child.is_running for child in running) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        ends = [asyncio.ensure_future(child.ended()) for child in running]
+        if ends:
+            await asyncio.wait(ends, timeout=bound_s)
         for child in running:
             if child.is_running:
                 self._say(f"{child.name} did not finish in {bound_s:g} s; ended at once", is_trouble=True)
                 child.kill()
-        for child in running:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.ended(), 2.0)
+        if ends:
+            await asyncio.wait(ends, timeout=2.0)
 
     def _all_children(self) -> list[Child]:
         children = [child for target in self._targets for child in target.children.values()]
@@ -158,11 +157,13 @@ class Supervisor:
     # The server.
 
     async def _start_server(self) -> None:
-        assert self._server_order is not None
+        order = self._server_order
+        if order is None:
+            return
         self._server_failure = None
         child = Child("server", said=self._server_said, printed=self._printed)
         await child.start("server")
-        child.order(self._server_order)
+        child.order(order)
         self._server = child
         self._spawn(self._await_server(child))
 
@@ -224,7 +225,7 @@ class Supervisor:
     async def _start_worker(self, target: Target, key: int, release: str, after_ms: int) -> None:
         if after_ms:
             await asyncio.sleep(after_ms / 1_000)
-        await self._listening_or_external()
+        url = await self._server_url()
         if key not in target.wanted or self._stopping:
             return
         child, self._standby = self._standby, None
@@ -238,13 +239,13 @@ class Supervisor:
         child.name = target.name
         child.on_fact = lambda fact: self._worker_said(target, key, fact)
         target.children[key] = child
-        assert self._url is not None
-        child.order(msgspec.structs.replace(self._plan.worker, target=target.name, url=self._url, release=release))
+        child.order(msgspec.structs.replace(self._plan.worker, target=target.name, url=url, release=release))
         self._spawn(self._await_worker(target, key, child))
 
-    async def _listening_or_external(self) -> None:
+    async def _server_url(self) -> str:
         if self._plan.server is not None:
             await self._listening.wait()
+        return self._url
 
     async def _await_worker(self, target: Target, key: int, child: Child) -> None:
         code = await child.ended()
@@ -261,14 +262,8 @@ class Supervisor:
                 target.workspace, target.example = workspace, example
                 if target.sources.add(Path(file) for file in sources):
                     target.watch_again.set()
-            case messages.Registered(functions, capacity):
-                if key == target.slot.current:
-                    self._say(f"{target.name}: connected again")
-                elif self._plan.server is None or target.was_seen.is_set():
-                    self._say(f"{target.name}: registered, {', '.join(functions) or 'no functions'}; capacity {capacity}")
-                self._perform(target, target.slot.registered(key))
-                target.was_seen.set()
-                self._spawn(self._prepare_standby())
+            case messages.Registered():
+                self._worker_registered(target, key, fact)
             case messages.Away(reason, retry_in_ms):
                 self._say(f"{target.name}: no connection: {reason}; trying again in {retry_in_ms / 1_000:.1f} s", is_trouble=True)
             case messages.Failed(message, hint, at_import):
@@ -279,6 +274,15 @@ class Supervisor:
                 self._say(f"{target.name}: {text}", is_trouble=is_trouble)
             case messages.Listening():
                 pass
+
+    def _worker_registered(self, target: Target, key: int, fact: messages.Registered) -> None:
+        if key == target.slot.current:
+            self._say(f"{target.name}: connected again")
+        elif self._plan.server is None or target.was_seen.is_set():
+            self._say(f"{target.name}: registered, {', '.join(fact.functions) or 'no functions'}; capacity {fact.capacity}")
+        self._perform(target, target.slot.registered(key))
+        target.was_seen.set()
+        self._spawn(self._prepare_standby())
 
     async def _prepare_standby(self) -> None:
         """A worker that has everything but the user's code, so that a save is live as soon as that is imported."""
@@ -353,7 +357,6 @@ class Supervisor:
 
         workspace = next((target.workspace for target in self._targets if target.workspace), "default")
         try:
-            assert self._url is not None
             return await asyncio.to_thread(gather, self._url, workspace)
         except CliError:
             return None  # a server that is down is told of by its process

@@ -85,7 +85,9 @@ class Slot:
             return []
         actions: list[Action] = []
         if self.candidate is not None:
-            actions += self._drop_candidate()
+            self.draining.add(self.candidate)
+            actions.append(Drain(self.candidate))
+            self.candidate = None
         if self.current is not None and self._releases[self.current] == release:
             return [*actions, Say(f"{self.name}: back to the code that runs")]
         if self.current is not None:
@@ -144,9 +146,3 @@ class Slot:
         self._releases[self._last_key] = release
         self.candidate = self._last_key
         return Start(self._last_key, release, after_ms)
-
-    def _drop_candidate(self) -> list[Action]:
-        assert self.candidate is not None
-        dropped, self.candidate = self.candidate, None
-        self.draining.add(dropped)
-        return [Drain(dropped)]

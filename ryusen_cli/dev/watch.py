@@ -19,7 +19,7 @@ DEBOUNCE_MS: Final = 400
 
 async def changes(folders: Sequence[Path], stop: asyncio.Event) -> AsyncIterator[set[Path]]:
     """Sets of changed sources, until `stop`. Folders are watched, not files: an atomic save replaces the file."""
-    from watchfiles import Change, awatch
+    from watchfiles import Change, awatch  # pyright: ignore[reportUnknownVariableType] - names an event of a library that is not here
 
     def counts(_change: Change, path: str) -> bool:
         return any(is_source(Path(path), folder) for folder in folders)

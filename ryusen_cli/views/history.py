@@ -130,8 +130,8 @@ class Teller:
 
 
 def _failure(record: dict[str, Any]) -> str:
-    failure = record.get("failure")
-    return f"  {failure.get('category')}: {failure.get('message')}" if isinstance(failure, dict) else ""
+    failure = cast("dict[str, Any] | None", record.get("failure"))
+    return f"  {failure.get('category')}: {failure.get('message')}" if failure else ""
 
 
 def _result(record: dict[str, Any]) -> str:

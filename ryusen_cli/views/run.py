@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ryusen_cli.output import Cell, Output, Painted, table_lines
@@ -10,12 +11,10 @@ from ryusen_protocol import words
 from ryusen_protocol.durations import format_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ryusen_protocol.api import AttemptDocument, Blocker, EventRun, RunDetail, RunSummary, StepDocument, UnwindTarget
     from ryusen_protocol.declarations import Location
 
-Lines = list[list[Cell]]
+Lines = list[Sequence[Cell]]
 
 RUN_HEADERS = ("RUN", "STATUS", "RECOVERY", "FUNCTION", "STEPS", "AGE", "TOOK", "ATTENTION")
 
@@ -58,13 +57,17 @@ def run_lines(run: RunDetail, output: Output, *, now_ms: int) -> Lines:
     if run.blocker is not None:
         lines += _blocker(run.blocker)
     if run.steps:
-        lines += [[], *_steps(run.steps, output)]
+        lines.append([])
+        lines += _steps(run.steps, output)
     if run.unwind.targets:
-        lines += [[], [Painted("undone, in this order", "muted")], *_unwind(run.unwind.targets, output)]
+        lines.append([])
+        lines.append([Painted("undone, in this order", "muted")])
+        lines += _unwind(run.unwind.targets, output)
     for child in run.children:
         lines.append([f"child  {child.run_id}  {child.function}  ", output.word(words.run_word(child.status, None, child.outcome))])
     if run.failure is not None:
-        lines += [[], *([line] for line in error_lines(run.failure))]
+        lines.append([])
+        lines += [[line] for line in error_lines(run.failure)]
     elif is_value(run.result):
         lines += [[], ["result   ", value_text(run.result)]]
     return lines
@@ -108,7 +111,7 @@ def _steps(steps: Sequence[StepDocument], output: Output) -> Lines:
         rows.append([*shown, _step_note(step)])
         if _tells_more(step.attempts):
             rows += [[f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output)] for attempt in step.attempts]
-    return table_lines(("STEP", "STATE", "TOOK", ""), rows)
+    return list(table_lines(("STEP", "STATE", "TOOK", ""), rows))
 
 
 def _step_note(step: StepDocument) -> Cell:
@@ -126,7 +129,7 @@ def _unwind(targets: Sequence[UnwindTarget], output: Output) -> Lines:
         rows.append([f"{place}", target.step_id, output.word(words.TARGETS[target.state]), "", why])
         if _tells_more(target.attempts):
             rows += [["", f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output)] for attempt in target.attempts]
-    return table_lines(("", "STEP", "STATE", "TOOK", ""), rows)
+    return list(table_lines(("", "STEP", "STATE", "TOOK", ""), rows))
 
 
 def _tells_more(attempts: Sequence[AttemptDocument]) -> bool:
