@@ -201,10 +201,10 @@ def test_retries_follow_the_policy_and_no_pass_sees_a_failure_before_the_last() 
 
 
 @pytest.mark.req("RTY-03", "RTY-07")
-@pytest.mark.parametrize("timer_first", [False, True])
-def test_exhaustion_fails_the_step_and_not_the_run(timer_first: bool) -> None:
+@pytest.mark.parametrize("undo", [False, True])
+def test_exhaustion_fails_the_step_and_not_the_run(undo: bool) -> None:
     driver = Driver()
-    if timer_first:
+    if undo:
         driver.run_step("a")
     driver.declare(step("b", retry=NO_RETRY), assign=True)
     decision = driver.fail("declined", retryable=True)
@@ -213,8 +213,8 @@ def test_exhaustion_fails_the_step_and_not_the_run(timer_first: bool) -> None:
     assert (driver.run.status, driver.run.outcome, driver.step("b").state) == ("running", None, "failed")
     driver.uncaught()
     assert driver.run.outcome == "failed"
-    assert [target.step_id for target in driver.run.unwind] == (["a"] if timer_first else [])
-    assert (driver.run.recovery_reason == "empty_unwind") is not timer_first
+    assert [target.step_id for target in driver.run.unwind] == (["a"] if undo else [])
+    assert (driver.run.recovery_reason == "empty_unwind") is not undo
 
 
 @pytest.mark.req("RTY-09")
@@ -254,6 +254,7 @@ def test_past_the_deadline_a_failure_gets_no_retry(retryable: bool) -> None:
 def test_a_missing_target_is_obsolete_and_rediscovered_paced_when_it_repeats() -> None:
     driver = Driver()
     waits: list[int] = []
+    due_at_ms = 0
     for _ in range(4):
         driver.declare("a", assign=True)
         assert kinds(driver.missing()) == ["attempt_settled", "step_obsolete", "discovery_queued"]

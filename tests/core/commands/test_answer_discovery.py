@@ -113,9 +113,7 @@ def test_a_new_id_becomes_a_step_with_its_first_attempt_queued(has_compensation:
     operation = operation_id(driver.run.run_id, StepId("a"), "forward")
     assert decision.records == [
         StepDeclared(declaration, operation),
-        AttemptQueued(
-            attempt_id(driver.run.run_id, StepId("a"), "forward", 1), StepId("a"), "forward", 1, 1, operation, driver.now_ms
-        ),
+        AttemptQueued(attempt_id(driver.run.run_id, StepId("a"), "forward", 1), StepId("a"), "forward", 1, 1, operation, driver.now_ms),
     ]
     assert (driver.run.pending, driver.run.discovery_pass, driver.run.status) == ("a", None, "running")
     assert decision.effects == []
