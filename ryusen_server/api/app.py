@@ -1,0 +1,232 @@
+"""The one place that touches Sanic: puts the gate in front of it, hands calls to the routes, and turns every end into a document.
+
+Sanic reads requests and writes responses. It decides nothing: its own errors come out as problems too, and no traceback leaves the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from sanic import Request, Sanic
+from sanic.config import Config
+from sanic.exceptions import (
+    MethodNotAllowed,
+    SanicException,
+)
+from sanic.handlers import ErrorHandler
+from sanic.response import HTTPResponse
+
+from ryusen_protocol.frames import CONNECT_PATH
+from ryusen_protocol.limits import LONG_POLL_MS_MAX, REQUEST_BYTES_MAX
+from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, storage_unavailable
+from ryusen_protocol.words import printable
+from ryusen_server.api import attempts, deployment, events, fleet, runs, server
+from ryusen_server.api.context import Context
+from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, refusal
+from ryusen_server.api.parameters import query, segment
+from ryusen_server.api.route import Answer, Call, Refused, Route, answer_problem
+from ryusen_server.ports.store import StorageUnavailable
+from ryusen_server.transports.connected.gateway import Gateway
+from ryusen_server.transports.connected.upgrade import ServerConnection, Upgraded
+
+_log = logging.getLogger(__name__)
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *server.ROUTES,
+    *events.ROUTES,
+    *runs.ROUTES,
+    *attempts.ROUTES,
+    *deployment.ROUTES,
+    *fleet.ROUTES,
+)
+_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_KEEP_ALIVE_S: Final = 75
+_REQUEST_S: Final = 30
+_ANSWER_S: Final = LONG_POLL_MS_MAX // 1000 + 30
+"""Longer than any long poll, so that only an answer that hangs meets it."""
+_STORAGE_RETRY_MS: Final = 1_000
+
+_numbers = itertools.count(1)
+
+App = Sanic[Config, SimpleNamespace]
+
+
+class _GatedApp(App):
+    """A Sanic application that nothing reaches before the gate has let it pass: no route, no 404, no body, no upgrade."""
+
+    async def handle_request(self, request: Request) -> None:
+        """Called by Sanic once the head of a request is there."""
+        try:
+            _pass_gate(cast("GateRules", self.ctx.rules), request)
+        except Refused as refused:
+            await self.handle_exception(request, refused, run_middleware=False)
+        else:
+            await super().handle_request(request)
+
+
+def _pass_gate(rules: GateRules, request: Request) -> None:
+    headers = request.headers
+    if len(headers) > HEADERS_MAX:
+        raise Refused(limit_exceeded("The request", size=len(headers), limit=HEADERS_MAX, unit="headers"))
+
+    def values(name: str) -> Sequence[str]:
+        return cast("list[str]", headers.getall(name, []))
+
+    refused = refusal(rules, request.method, request.raw_url, values)
+    if refused is not None:
+        raise Refused(refused)
+
+
+class _Problems(ErrorHandler):
+    """Every error as a problem document."""
+
+    def response(self, request: Request, exception: Exception) -> HTTPResponse:
+        """Called by Sanic for whatever a request ended with."""
+        context = cast("Context", request.app.ctx.context)
+        told = _problem_of(context, request, exception)
+        if _answers_early(request):
+            connection = request.transport.get_protocol()
+            if isinstance(connection, ServerConnection):
+                connection.answered_early()
+        return _respond(told)
+
+    def default(self, request: Request, exception: Exception) -> HTTPResponse:
+        """Called by Sanic when even `response` failed."""
+        return self.response(request, exception)
+
+    @staticmethod
+    def log(request: Request, exception: Exception) -> None:
+        """Sanic's own words go nowhere; what matters is logged where the problem is made."""
+
+
+def _answers_early(request: Request) -> bool:
+    """Whether more of the request may be on its way."""
+    return request.stream is None or bool(getattr(request.stream, "request_body", None)) or request.method == "NONE"
+
+
+def _problem_of(context: Context, request: Request, error: BaseException) -> Answer:
+    match error:
+        case Refused():
+            return answer_problem(error.problem)
+        case StorageUnavailable():
+            context.storage_failed()
+            _log.warning("a request was refused: %s", printable(error.reason))
+            return answer_problem(storage_unavailable(error.reason, retry_after_ms=_STORAGE_RETRY_MS), {"retry-after": "1"})
+        case MethodNotAllowed():
+            allowed = {name.lower(): value for name, value in (error.headers or {}).items()}
+            return answer_problem(problem("method_not_allowed", f"This route does not take {request.method[:20]!a}."), allowed)
+        case SanicException() if error.status_code in _SAID:
+            return answer_problem(_SAID[error.status_code](request))
+        case SanicException() if error.status_code < 500:
+            return answer_problem(invalid(f"The request cannot be read: {str(error)[:500]}."))
+        case asyncio.CancelledError():  # nobody is there to read this
+            return answer_problem(_unfinished(request))
+        case _:
+            _log.error("a request to %s failed", printable(request.path[:200]), exc_info=error)
+            return answer_problem(problem("internal", "The server failed to answer. Its log says why; what was asked may have been done."))
+
+
+def _no_route(request: Request) -> Problem:
+    return problem("not_found", f"There is no route {request.path[:200]!a} here.")
+
+
+def _too_slow(request: Request) -> Problem:
+    del request
+    return problem("request_timeout", "The request took too long to arrive. Nothing was done.")
+
+
+def _url_too_long(request: Request) -> Problem:
+    del request
+    return problem("uri_too_long", f"The URL is longer than {URL_BYTES_MAX} bytes.", limit=URL_BYTES_MAX)
+
+
+def _too_large(request: Request) -> Problem:
+    if request.method == "NONE":
+        return limit_exceeded("The head of the request", size=None, limit=HEADER_BYTES_MAX)
+    return limit_exceeded("The request body", size=None, limit=REQUEST_BYTES_MAX)
+
+
+def _unfinished(request: Request) -> Problem:
+    if _answers_early(request):
+        return problem("request_timeout", "The request body took too long to arrive. Nothing was done.")
+    return problem("unavailable", "The server could not answer in time. What was asked may have been done; ask again to find out.")
+
+
+_SAID: Final[Mapping[int, Callable[[Request], Problem]]] = {
+    404: _no_route,
+    408: _too_slow,
+    413: _too_large,
+    414: _url_too_long,
+    503: _unfinished,
+}
+"""What Sanic's own errors are told as, by the status they carry."""
+
+
+def _respond(given: Answer) -> HTTPResponse:
+    return HTTPResponse(given.body, given.status, {**_HEADERS, **given.headers}, given.content_type)
+
+
+def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:
+    """The application, ready to be served with `ServerConnection` as its protocol."""
+    app = _GatedApp(
+        f"ryusen-{next(_numbers)}",
+        config=_config(),
+        error_handler=_Problems(),
+        configure_logging=False,
+        strict_slashes=True,
+    )
+    app.ctx.context = context
+    app.ctx.gateway = gateway
+    app.ctx.rules = rules
+    for route in ROUTES:
+        path = route.path.replace("{", "<").replace("}", ":str>")
+        name = f"{route.method.lower()}-{route.path}".translate(str.maketrans("/{}-", "____"))
+        app.add_route(_handler(context, route), path, methods=[route.method], name=name)
+    connect = app.websocket(CONNECT_PATH, name="connect")
+    connect(_connected)
+    return app
+
+
+def retire_app(app: App) -> None:
+    """Sanic keeps a registry of applications; one that is over leaves it."""
+    Sanic.unregister_app(app)  # pyright: ignore[reportUnknownMemberType]  # as above
+
+
+def _config() -> Config:
+    return Config(
+        {
+            "ACCESS_LOG": False,
+            "AUTO_EXTEND": False,
+            "FALLBACK_ERROR_FORMAT": "json",
+            "KEEP_ALIVE_TIMEOUT": _KEEP_ALIVE_S,
+            "MOTD": False,
+            "REQUEST_MAX_HEADER_SIZE": HEADER_BYTES_MAX,
+            "REQUEST_MAX_SIZE": REQUEST_BYTES_MAX,
+            "REQUEST_TIMEOUT": _REQUEST_S,
+            "RESPONSE_TIMEOUT": _ANSWER_S,
+            "TOUCHUP": False,
+        },
+        env_prefix="",  # Sanic's own environment variables are not ours
+    )
+
+
+async def _connected(request: Request, upgraded: Upgraded) -> None:
+    """The gateway's route: the connection lives on its own; this keeps Sanic from ending it."""
+    del request
+    await upgraded.wait_closed()
+
+
+def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse]]:
+    async def handle(request: Request, **raw_segments: str) -> HTTPResponse:
+        segments = {name: segment(name, raw) for name, raw in raw_segments.items()}
+        parameters = query(request.query_string.encode("ascii", "surrogateescape"), route.query)
+        call = Call(segments, parameters, request.body)
+        given = await route.handler(context, call)
+        return _respond(answer_problem(given) if isinstance(given, Problem) else given)
+
+    return handle

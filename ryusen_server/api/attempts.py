@@ -1,0 +1,61 @@
+"""Attempts: the list by state, and one with the commands it allows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ryusen_protocol.api import AttemptDocument, AttemptState, Page
+from ryusen_protocol.ids import AttemptId, RunId
+from ryusen_protocol.problems import Problem, not_found
+from ryusen_server.api.context import Context
+from ryusen_server.api.cursors import after, cursor
+from ryusen_server.api.parameters import choice, limit, workspace
+from ryusen_server.api.route import Answer, Call, Route, answer
+from ryusen_server.api.run_documents import attempt_document
+from ryusen_server.core.evolve import fold
+from ryusen_server.core.rows import AttemptRow
+from ryusen_server.core.state import Run
+
+_ROOT: Final = "/v1/workspaces/{workspace}/attempts"
+_PAGE_ITEMS_MAX: Final = 200
+"""Each item may need a history of its own, so a page is shorter than others."""
+
+
+async def _list(context: Context, call: Call) -> Answer | Problem:
+    last = after(call, "attempts")
+    most = limit(call, _PAGE_ITEMS_MAX)
+    key = None if last is None else (last[0], AttemptId(last[1]))
+    rows = await context.store.attempts(workspace(call), state=choice(call, "state", AttemptState), after=key, limit=most + 1)
+    more = len(rows) > most
+    del rows[most:]
+    next_cursor = cursor(call, "attempts", rows[-1].queued_at_ms, rows[-1].attempt_id) if more else None
+    return answer(Page[AttemptDocument](items=await _documents(context, rows), next_cursor=next_cursor))
+
+
+async def _documents(context: Context, rows: list[AttemptRow]) -> list[AttemptDocument]:
+    runs: dict[RunId, Run] = {}
+    for row in rows:
+        if row.run_id not in runs:
+            run = fold(await context.store.history(row.run_id))
+            if run is not None:
+                runs[row.run_id] = run
+    return [
+        attempt_document(runs[row.run_id], runs[row.run_id].attempts[row.attempt_id], context.engine.contact)
+        for row in rows
+        if row.run_id in runs
+    ]
+
+
+async def _get(context: Context, call: Call) -> Answer | Problem:
+    attempt_id = AttemptId(call.segments["attempt_id"])
+    row = await context.store.attempt(attempt_id)
+    if row is None or row.workspace != workspace(call):
+        return not_found("attempt", attempt_id)
+    documents = await _documents(context, [row])
+    return answer(documents[0]) if documents else not_found("attempt", attempt_id)
+
+
+ROUTES: Final = (
+    Route("GET", _ROOT, _list, "read", frozenset(("state", "cursor", "limit"))),
+    Route("GET", f"{_ROOT}/{{attempt_id}}", _get, "read"),
+)

@@ -1,0 +1,228 @@
+"""Turns a run's committed state into the documents readers get. Pure but for two questions about the present, which it is given answers to.
+
+A list shows rows, a detail shows the folded history; both say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import msgspec
+
+from ryusen_protocol.api import (
+    JSON_NULL,
+    AttemptDocument,
+    AttemptWorker,
+    Attention,
+    Blocker,
+    Deadline,
+    DeadlineSource,
+    EventRun,
+    ForbiddenCommand,
+    OperatorCommand,
+    ParentStep,
+    Recovery,
+    RecoveryReason,
+    RunDetail,
+    RunOutcome,
+    RunStatus,
+    RunSummary,
+    SettledBy,
+    StepDocument,
+    Stop,
+    StopReason,
+    UnwindCounts,
+    UnwindDocument,
+    UnwindTarget,
+)
+from ryusen_protocol.declarations import RunDeclaration
+from ryusen_protocol.ids import AttemptId, RequestId
+from ryusen_protocol.invocation import StepKind
+from ryusen_server.core.projection import run_row
+from ryusen_server.core.rows import RunRow
+from ryusen_server.core.state import Attempt, Run, Step, Target
+from ryusen_server.engine.views import ContactView
+
+ContactOf = Callable[[RequestId], ContactView | None]
+"""The lease of an authorized attempt, as the engine sees it now."""
+
+_COMMANDS: tuple[OperatorCommand, ...] = ("supply_success", "declare_failure", "authorize_retry")
+
+
+def run_summary(row: RunRow, *, no_worker: bool) -> RunSummary:
+    """The run as lists show it. `no_worker`: it has queued work that no connected worker can run."""
+    attention = cast("Attention | None", row.attention) or ("no_worker" if no_worker else None)
+    parent = None
+    if row.parent_run_id is not None and row.parent_step_id is not None:
+        parent = ParentStep(run_id=row.parent_run_id, step_id=row.parent_step_id)
+    deadline = None
+    if row.deadline_at_ms is not None:
+        deadline = Deadline(at_ms=row.deadline_at_ms, source=cast("DeadlineSource", row.deadline_source))
+    stop = None
+    if row.stop_requested_at_ms is not None:
+        stop = Stop(reason=cast("StopReason", row.stop_reason), requested_at_ms=row.stop_requested_at_ms)
+    return RunSummary(
+        run_id=row.run_id,
+        status=cast("RunStatus", row.status),
+        stop=stop,
+        outcome=cast("RunOutcome | None", row.outcome),
+        recovery=cast("Recovery | None", row.recovery),
+        recovery_reason=cast("RecoveryReason | None", row.recovery_reason),
+        function=row.function,
+        application=row.application,
+        event_id=row.event_id,
+        trigger_id=row.trigger_id,
+        manifest_generation=row.manifest_generation,
+        routing_generation=row.routing_generation,
+        parent=parent,
+        deadline=deadline,
+        attention=attention,
+        attention_run_id=None if attention is None else row.run_id,
+        created_at_ms=row.created_at_ms,
+        ended_at_ms=row.ended_at_ms,
+        steps_declared=row.steps_declared,
+        steps_completed=row.steps_completed,
+        unwind_counts=UnwindCounts(
+            pending=row.unwind_pending, succeeded=row.unwind_succeeded, failed=row.unwind_failed, skipped=row.unwind_skipped
+        ),
+    )
+
+
+def has_queued_work(run: Run) -> bool:
+    """Whether the run waits for a worker to take something."""
+    if run.status == "ended":
+        return False
+    attempt = run.current_attempt()
+    return run.discovery_pass is not None or (attempt is not None and attempt.state == "queued")
+
+
+def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, *, no_worker: bool) -> RunDetail:
+    """Everything of the run. `run_input` is the wire document of its input."""
+    summary = run_summary(run_row(run), no_worker=no_worker)
+    return RunDetail(
+        **msgspec.structs.asdict(summary),
+        input=run_input,
+        result=run.result or JSON_NULL,
+        failure=run.failure,
+        steps=[_step(run, step, contact) for step in run.steps.values()],
+        unwind=UnwindDocument(targets=[_target(run, target, contact) for target in run.unwind]),
+        blocker=_blocker(run),
+        children=[],
+        position=run.position,
+    )
+
+
+def event_run(row: RunRow, run: Run | None) -> EventRun:
+    """What became of a run, for a caller that waits. `run` is given for a run that has ended."""
+    return EventRun(
+        run_id=row.run_id,
+        status=cast("RunStatus", row.status),
+        outcome=cast("RunOutcome | None", row.outcome),
+        recovery=cast("Recovery | None", row.recovery),
+        result=JSON_NULL if run is None or run.result is None else run.result,
+        failure=None if run is None else run.failure,
+    )
+
+
+def attempt_document(run: Run, attempt: Attempt, contact: ContactOf) -> AttemptDocument:
+    """One attempt, with the commands it allows now."""
+    lease = contact(attempt.request_id) if attempt.state == "authorized" and attempt.request_id is not None else None
+    away = lease is not None and lease.out_of_contact
+    allowed, forbidden = _commands(attempt)
+    return AttemptDocument(
+        attempt_id=attempt.attempt_id,
+        run_id=run.run_id,
+        step_id=attempt.step_id,
+        phase=attempt.phase,
+        attempt=attempt.attempt,
+        attempt_generation=attempt.attempt_generation,
+        operation_id=attempt.operation_id,
+        request_id=attempt.request_id,
+        state=attempt.state,
+        worker=_worker(attempt),
+        out_of_contact=away,
+        due_at_ms=attempt.due_at_ms if attempt.state == "queued" else None,
+        authorized_at_ms=attempt.authorized_at_ms,
+        unknown_at_ms=lease.unknown_at_ms if lease is not None and away else attempt.unknown_at_ms,
+        settled_at_ms=attempt.settled_at_ms,
+        settled_by=_settled_by(attempt),
+        error=attempt.failure,
+        allowed_commands=allowed,
+        forbidden_commands=forbidden,
+    )
+
+
+def _commands(attempt: Attempt) -> tuple[list[OperatorCommand], list[ForbiddenCommand]]:
+    """Operator commands settle an Unknown attempt; this server has none of them yet, and says so."""
+    if attempt.state == "unknown":
+        code, reason = "server", "this server takes no operator commands yet; the attempt ends when its worker's answer arrives"
+    else:
+        code, reason = "stale", f"only an Unknown attempt takes a command; this one is {attempt.state}"
+    return [], [ForbiddenCommand(command=command, code=code, reason=reason) for command in _COMMANDS]
+
+
+def _worker(attempt: Attempt) -> AttemptWorker | None:
+    worker = attempt.worker
+    if worker is None:
+        return None
+    return AttemptWorker(
+        instance_id=worker.instance_id, session_id=worker.session_id, release_id=worker.release_id, transport=worker.transport
+    )
+
+
+def _settled_by(attempt: Attempt) -> SettledBy | None:
+    if attempt.settled_at_ms is None:
+        return None
+    if attempt.state == "retry_authorized":
+        return "operator"
+    return "server" if attempt.answer_digest is None else "worker"
+
+
+def _attempts(run: Run, attempts: Iterable[AttemptId], contact: ContactOf) -> list[AttemptDocument]:
+    return [attempt_document(run, run.attempts[attempt_id], contact) for attempt_id in attempts]
+
+
+def _step(run: Run, step: Step, contact: ContactOf) -> StepDocument:
+    declaration = step.declaration
+    return StepDocument(
+        step_id=step.step_id,
+        kind=cast("StepKind", declaration.__struct_config__.tag),
+        name=declaration.name,
+        location=declaration.location,
+        state=step.state,
+        has_compensation=isinstance(declaration, RunDeclaration) and declaration.has_compensation,
+        declared_at_ms=step.declared_at_ms,
+        completed_at_ms=step.completed_at_ms,
+        result=step.result or JSON_NULL,
+        failure=step.failure,
+        attempts=_attempts(run, step.attempts, contact),
+    )
+
+
+def _target(run: Run, target: Target, contact: ContactOf) -> UnwindTarget:
+    return UnwindTarget(
+        step_id=target.step_id,
+        state=target.state,
+        reason=target.reason,
+        hidden_by=target.hidden_by,
+        error=target.failure,
+        attempts=_attempts(run, target.attempts, contact),
+    )
+
+
+def _blocker(run: Run) -> Blocker | None:
+    found = run.blocker
+    if found is None:
+        return None
+    return Blocker(
+        reason=found.reason,
+        step_id=found.step_id,
+        message=found.message,
+        first=found.first,
+        duplicate=found.duplicate,
+        count=found.count,
+        first_seen_at_ms=found.first_seen_at_ms,
+        last_seen_at_ms=found.last_seen_at_ms,
+        release_id=found.release_id,
+    )

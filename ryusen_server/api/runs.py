@@ -1,0 +1,198 @@
+"""Runs: the list with its filters, one run in full, its history, and the requests to stop or to wake it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from ryusen_protocol.api import (
+    JSON_NULL,
+    Attention,
+    CancelReceipt,
+    CommandStatus,
+    HistoryEntryDocument,
+    Page,
+    Recovery,
+    RunDetail,
+    RunOutcome,
+    RunStatus,
+    RunSummary,
+)
+from ryusen_protocol.ids import Application, EventId, FunctionId, RunId, Workspace
+from ryusen_protocol.invocation import EventInput
+from ryusen_protocol.limits import KIB
+from ryusen_protocol.problems import Problem, not_found
+from ryusen_server.api.attention import lacking_workers, lacks_worker
+from ryusen_server.api.context import Context
+from ryusen_server.api.cursors import after, cursor
+from ryusen_server.api.parameters import choice, document, identifier, limit, position, wait_ms, workspace
+from ryusen_server.api.route import Answer, Call, Route, answer
+from ryusen_server.api.run_documents import run_detail, run_summary
+from ryusen_server.api.waiting import Patience
+from ryusen_server.core.evolve import fold
+from ryusen_server.core.rows import RunRow
+from ryusen_server.core.state import Run
+from ryusen_server.engine.views import StoppedRun
+from ryusen_server.ports.store import RunFilter
+
+_ROOT: Final = "/v1/workspaces/{workspace}/runs"
+_COMMAND_BYTES_MAX: Final = 64 * KIB
+_SCANNED_ROWS_MAX: Final = 5_000
+_BY: Final = "api"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _NoContent(msgspec.Struct, frozen=True):
+    """The body of a command that needs no more words than its path."""
+
+
+async def _list(context: Context, call: Call) -> Answer | Problem:
+    attention = choice(call, "attention", Attention)
+    function, application, event = (identifier(call, name) for name in ("function", "application", "event"))
+    where = RunFilter(
+        status=choice(call, "status", RunStatus),
+        outcome=choice(call, "outcome", RunOutcome),
+        recovery=choice(call, "recovery", Recovery),
+        function=None if function is None else FunctionId(function),
+        application=None if application is None else Application(application),
+        event_id=None if event is None else EventId(event),
+        attention=None if attention == "no_worker" else attention,
+        q=identifier(call, "q") if call.query.get("q") else None,
+    )
+    last = after(call, "runs")
+    before = None if last is None else (last[0], RunId(last[1]))
+    most = limit(call)
+    if attention == "no_worker":
+        shown, more = await _without_worker(context, workspace(call), where, before, most)
+    else:
+        shown, more = await _page(context, workspace(call), where, before, most)
+    return answer(Page[RunSummary](items=[summary for _, summary in shown], next_cursor=_cursor(call, more)))
+
+
+def _cursor(call: Call, more: RunRow | None) -> str | None:
+    return None if more is None else cursor(call, "runs", more.created_at_ms, more.run_id)
+
+
+_Shown = list[tuple[RunRow, RunSummary]]
+
+
+async def _page(
+    context: Context, where_in: Workspace, where: RunFilter, before: tuple[int, RunId] | None, most: int
+) -> tuple[_Shown, RunRow | None]:
+    """One page and the row it ended at, if there are more behind it."""
+    rows = await context.store.runs(where_in, where, before=before, limit=most + 1)
+    more = len(rows) > most
+    del rows[most:]
+    lacking = await lacking_workers(context, where_in, rows)
+    shown = [(row, run_summary(row, no_worker=row.run_id in lacking)) for row in rows]
+    return shown, rows[-1] if more else None
+
+
+async def _without_worker(
+    context: Context, where_in: Workspace, where: RunFilter, before: tuple[int, RunId] | None, most: int
+) -> tuple[_Shown, RunRow | None]:
+    """Who could run what is known in memory alone, so rows are looked through in pages, each answer a bounded number of them."""
+    found: _Shown = []
+    scanned = 0
+    while True:
+        shown, more = await _page(context, where_in, where, before, most)
+        for row, summary in shown:
+            scanned += 1
+            if summary.attention != "no_worker":
+                continue
+            found.append((row, summary))
+            if len(found) == most:
+                last = row.run_id == shown[-1][0].run_id
+                return found, more if last else row
+        if more is None or scanned >= _SCANNED_ROWS_MAX:
+            return found, more
+        before = (more.created_at_ms, more.run_id)
+
+
+async def _get(context: Context, call: Call) -> Answer | Problem:
+    run_id = RunId(call.segments["run_id"])
+    patience_ms = wait_ms(call)
+    ended = context.engine.waiters.run_ended(run_id) if patience_ms else None
+    try:
+        run = await _load(context, workspace(call), run_id)
+        if run is None:
+            return not_found("run", run_id)
+        if ended is not None and run.status != "ended":
+            await Patience(context, patience_ms).all_done((ended,))
+            run = await _load(context, workspace(call), run_id) or run
+    finally:
+        if ended is not None:
+            context.engine.waiters.forget(ended)
+    return answer(await _detail(context, run))
+
+
+async def _load(context: Context, where_in: Workspace, run_id: RunId) -> Run | None:
+    """The run as its committed history gives it; none if it is of another workspace."""
+    run = fold(await context.store.history(run_id))
+    return None if run is None or run.workspace != where_in else run
+
+
+async def _detail(context: Context, run: Run) -> RunDetail:
+    run_input = await _input(context, run)
+    return run_detail(run, run_input, context.engine.contact, no_worker=lacks_worker(context, run))
+
+
+async def _input(context: Context, run: Run) -> msgspec.Raw:
+    event = None if run.event_id is None else await context.store.event(run.event_id)
+    if event is None:
+        return JSON_NULL
+    payload = _encode({"type": "bytes", "value": base64.b64encode(event.payload).decode()})
+    return msgspec.Raw(_encode(EventInput(event.event_id, event.name, msgspec.Raw(payload), event.metadata, event.received_at_ms)))
+
+
+async def _history(context: Context, call: Call) -> Answer | Problem:
+    run_id = RunId(call.segments["run_id"])
+    row = await context.store.run(run_id)
+    if row is None or row.workspace != workspace(call):
+        return not_found("run", run_id)
+    start = position(call, "cursor") or position(call, "after") or 0
+    most = limit(call)
+    entries = await context.store.history(run_id, after=start, limit=most + 1)
+    more = len(entries) > most
+    del entries[most:]
+    items = [
+        HistoryEntryDocument(position=entry.position, at_ms=entry.at_ms, records=msgspec.json.decode(entry.records, type=list[msgspec.Raw]))
+        for entry in entries
+    ]
+    return answer(Page[HistoryEntryDocument](items=items, next_cursor=str(items[-1].position) if more else None))
+
+
+async def _cancel(context: Context, call: Call) -> Answer | Problem:
+    document(call, _NoContent, bytes_max=_COMMAND_BYTES_MAX)
+    stopped = await context.to_its_end(context.engine.cancel(workspace(call), RunId(call.segments["run_id"]), by=_BY))
+    return await _receipt(context, stopped)
+
+
+async def _rediscover(context: Context, call: Call) -> Answer | Problem:
+    document(call, _NoContent, bytes_max=_COMMAND_BYTES_MAX)
+    woken = await context.to_its_end(context.engine.rediscover(workspace(call), RunId(call.segments["run_id"]), by=_BY))
+    return await _receipt(context, woken)
+
+
+async def _receipt(context: Context, done: StoppedRun | Problem) -> Answer | Problem:
+    if isinstance(done, Problem):
+        return done
+    lacking = await lacking_workers(context, done.run.workspace, [done.run])
+    status: CommandStatus = "replayed" if done.replayed else "applied"
+    return answer(CancelReceipt(status=status, run=run_summary(done.run, no_worker=done.run.run_id in lacking)), 202)
+
+
+_FILTERS: Final = frozenset(
+    ("status", "outcome", "recovery", "function", "application", "event", "attention", "q", "cursor", "limit"),
+)
+
+ROUTES: Final = (
+    Route("GET", _ROOT, _list, "read", _FILTERS),
+    Route("GET", f"{_ROOT}/{{run_id}}", _get, "read", frozenset(("wait_ms",))),
+    Route("GET", f"{_ROOT}/{{run_id}}/history", _history, "read", frozenset(("after", "cursor", "limit"))),
+    Route("POST", f"{_ROOT}/{{run_id}}/cancel", _cancel, "operate"),
+    Route("POST", f"{_ROOT}/{{run_id}}/rediscover", _rediscover, "operate"),
+)

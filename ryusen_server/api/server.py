@@ -1,0 +1,53 @@
+"""The server itself: whether it takes work, what it is, how it is set up, and how much it holds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ryusen_protocol import PROTOCOL_VERSION
+from ryusen_protocol.api import Health, ServerCounts, ServerInfo
+from ryusen_protocol.limits import Limits
+from ryusen_protocol.problems import Problem
+from ryusen_server.api.context import Context
+from ryusen_server.api.route import Answer, Call, Route, answer
+
+
+async def _health(context: Context, call: Call) -> Answer | Problem:
+    del call
+    product_version = context.facts.product_version
+    return answer(Health(status=context.health(), protocol_version=PROTOCOL_VERSION, product_version=product_version))
+
+
+async def _server(context: Context, call: Call) -> Answer | Problem:
+    del call
+    facts, config = context.facts, context.config
+    held = await context.store.counts()
+    return answer(
+        ServerInfo(
+            product_version=facts.product_version,
+            protocol_version=PROTOCOL_VERSION,
+            addresses=list(facts.addresses),
+            database=facts.database,
+            limits=Limits(),
+            heartbeat_ms=config.heartbeat_ms,
+            lease_ms=config.lease_ms,
+            reconnect_grace_ms=config.reconnect_grace_ms,
+            default_run_timeout_ms=config.default_run_timeout_ms,
+            max_run_timeout_ms=config.max_run_timeout_ms,
+            started_at_ms=facts.started_at_ms,
+            counts=ServerCounts(
+                events=held.events,
+                runs=held.runs,
+                moving=held.runs_live,
+                unknown=held.attempts_unknown,
+                blocked=held.runs_blocked,
+                workers=context.workers_connected(),
+            ),
+        )
+    )
+
+
+ROUTES: Final = (
+    Route("GET", "/v1/health", _health, None),
+    Route("GET", "/v1/server", _server, "read"),
+)
