@@ -7,6 +7,7 @@ form itself belongs to `ryusen_protocol.values`.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -28,6 +29,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NANOS_PER_MICRO: Final = 1_000
+_KEY_CHARACTERS_MAX: Final = 64
 _NATIVE: Final = (bytes, datetime, timedelta)
 """What stays itself in plain data, because the tagged model has a place for it."""
 
@@ -80,7 +82,7 @@ def _each_member(members: dict[object, object], depth: int) -> Value:
         for key, item in members.items():
             converted[key] = _outward(item, depth + 1)
     except InvalidValue as refused:
-        refused.passed(f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]")
+        refused.passed(_step(key))
         raise
     return cast("Value", converted)
 
@@ -130,7 +132,7 @@ def _inward_members(members: dict[str, object]) -> dict[str, object]:
             if type(item) in _FOREIGN:
                 members[key] = _inward(cast("Value", item))
     except InvalidValue as refused:
-        refused.passed(f".{key}" if key.isidentifier() else f"[{key!r}]")
+        refused.passed(_step(key))
         raise
     return members
 
@@ -171,6 +173,13 @@ def _micros(nanos: int) -> int:
     if rest:
         raise InvalidValue("finer than a microsecond, which Python's time types would round")
     return micros
+
+
+def _step(key: object) -> str:
+    """One member of a path, as `ryusen_protocol.values` spells it."""
+    if isinstance(key, str) and key.isidentifier():
+        return f".{key}"
+    return f"[{json.dumps(str(key)[:_KEY_CHARACTERS_MAX])}]"
 
 
 # Typed results: `returns=T`.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _STACK_FRAMES_MAX: Final = 40
 _STACK_CHARACTERS_MAX: Final = 16 * 1024
-_CHAIN_MAX: Final = ERROR_CAUSE_DEPTH_MAX + 1
-"""One more than the limit, so that clipping sees that there was more and marks the cut."""
+_CHAIN_MAX: Final = ERROR_CAUSE_DEPTH_MAX + 2
+"""The record, its causes, and one more than the limit, so that clipping sees that there was more and marks the cut."""
 
 
 class RyusenError(Exception):

@@ -239,7 +239,7 @@ class Machine:
         target = self._target
         if isinstance(target, DiscoveryTarget):
             msg = "a discovery pass runs no callback"
-            raise AssertionError(msg)  # noqa: TRY004 - a broken invariant, not bad input
+            raise AssertionError(msg)
         return target
 
 
@@ -249,7 +249,7 @@ def _replay(entry: HistoryEntry) -> Replay | Raise:
         return Replay(recorded.success)
     if isinstance(recorded.failure, msgspec.UnsetType):
         msg = f"the recorded outcome of step {entry.step_id!r} is neither a success nor a failure"
-        raise AssertionError(msg)  # noqa: TRY004 - a broken invariant, not bad input
+        raise AssertionError(msg)
     return Raise(recorded.failure)
 
 
