@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -118,8 +118,9 @@ def _problem_of(context: Context, request: Request, error: BaseException) -> Ans
             _log.warning("a request was refused: %s", printable(error.reason))
             return answer_problem(storage_unavailable(error.reason, retry_after_ms=_STORAGE_RETRY_MS), {"retry-after": "1"})
         case MethodNotAllowed():
-            allowed = {name.lower(): value for name, value in (error.headers or {}).items()}
-            return answer_problem(problem("method_not_allowed", f"This route does not take {request.method[:20]!a}."), allowed)
+            takes = ", ".join(_methods(request.path))
+            refused = problem("method_not_allowed", f"This route takes {takes}, not {request.method[:20]!a}.")
+            return answer_problem(refused, {"allow": takes})
         case SanicException() if error.status_code in _SAID:
             return answer_problem(_SAID[error.status_code](request))
         case SanicException() if error.status_code < 500:
@@ -129,6 +130,18 @@ def _problem_of(context: Context, request: Request, error: BaseException) -> Ans
         case _:
             _log.error("a request to %s failed", printable(request.path[:200]), exc_info=error)
             return answer_problem(problem("internal", "The server failed to answer. Its log says why; what was asked may have been done."))
+
+
+def _methods(path: str) -> list[str]:
+    """The methods of the routes a path belongs to, which Sanic does not always tell."""
+    found = path.split("/")
+    if path == CONNECT_PATH:
+        return ["GET"]
+    return sorted({route.method for route in ROUTES if _fits(route.path.split("/"), found)})
+
+
+def _fits(template: Sequence[str], found: Sequence[str]) -> bool:
+    return len(template) == len(found) and all(part.startswith("{") or part == given for part, given in zip(template, found, strict=True))
 
 
 def _no_route(request: Request) -> Problem:
@@ -167,8 +180,17 @@ _SAID: Final[Mapping[int, Callable[[Request], Problem]]] = {
 """What Sanic's own errors are told as, by the status they carry."""
 
 
+class _Response(HTTPResponse):
+    """Without the empty header that Sanic leaves for a step of its own that is switched off."""
+
+    @property
+    def processed_headers(self) -> Iterator[tuple[bytes, bytes]]:
+        """Called by Sanic for the head of the response."""
+        return ((name, value) for name, value in super().processed_headers if value)
+
+
 def _respond(given: Answer) -> HTTPResponse:
-    return HTTPResponse(given.body, given.status, {**_HEADERS, **given.headers}, given.content_type)
+    return _Response(given.body, given.status, {**_HEADERS, **given.headers}, given.content_type)
 
 
 def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:

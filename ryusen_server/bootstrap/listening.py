@@ -38,7 +38,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
             for family, address in addresses:
                 chosen = sockets[0].getsockname()[1] if sockets and port == 0 else port
                 with contextlib.ExitStack() as undo:
-                    bound = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                    bound = undo.enter_context(
+                        socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+                    )  # asyncio switches delays off only for what says TCP
                     _bind(bound, address, chosen)
                     undo.pop_all()
                 sockets.append(bound)
