@@ -5,6 +5,7 @@ Owns the step from settings to the server's own bootstrap, and nothing of what a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ryusen_cli.dev import messages
@@ -16,4 +17,26 @@ if TYPE_CHECKING:
 
 def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None]) -> int:
     """Serve until a signal ends it. Returns the exit code."""
-    raise NotImplementedError
+    from ryusen_server.bootstrap import Ready, ServerSettings, StartRefused, serve
+
+    settings = ServerSettings(
+        db=None if order.ephemeral else Path(order.db),
+        host=order.host,
+        port=order.port,
+        allow_hosts=tuple(order.allow_hosts),
+        lease_ms=order.lease_ms,
+        reconnect_grace_ms=order.reconnect_grace_ms,
+        default_run_timeout_ms=order.default_run_timeout_ms,
+        max_run_timeout_ms=order.max_run_timeout_ms,
+        log_level=order.log_level,
+    )
+
+    def ready(now: Ready) -> None:
+        tell(messages.Listening(list(now.addresses), now.database))
+
+    try:
+        number = serve(settings, on_ready=ready)
+    except StartRefused as refused:
+        tell(messages.Failed(str(refused)))
+        return int(Exit.ERROR)
+    return 128 + number

@@ -169,6 +169,7 @@ def dev(
         max_run_timeout=max_run_timeout,
         default_run_timeout=default_run_timeout,
         ephemeral=is_ephemeral,
+        supervised=True,
     )
     chosen = settings.many("targets", targets or [])
     if not chosen:
@@ -197,6 +198,7 @@ def _server_order(
     max_run_timeout: str | None,
     default_run_timeout: str | None,
     ephemeral: bool = False,
+    supervised: bool = False,
 ) -> messages.RunServer:
     from ryusen_cli.dev.messages import RunServer
 
@@ -216,6 +218,8 @@ def _server_order(
         max_run_timeout_ms=settings.span_ms("max-run-timeout", max_run_timeout),
         default_run_timeout_ms=settings.span_ms("default-run-timeout", default_run_timeout),
         ephemeral=ephemeral,
+        # A supervisor tells of the server's life itself; from the server's own log it needs what is wrong.
+        log_level="WARNING" if supervised else "INFO",
     )
 
 

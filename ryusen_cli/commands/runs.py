@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 
 _FOLLOW_S: Final = 0.2
+_PAUSE_S: Final = 0.02
 _POLL_MS: Final = 60_000
 _CHOICES: Final = {
     "status": ("running", "definition_blocked", "stopping", "compensating", "ended"),
@@ -124,6 +125,7 @@ def wait(client: Client, run: RunArgument, timeout: TimeoutOption = None) -> Non
         detail = reply.document
         if detail.status == "ended" or (deadline is not None and time.monotonic() >= deadline):
             break
+        time.sleep(_PAUSE_S)  # a server that does not hold the answer must not be asked without a pause
     if client.output.json:
         client.output.document(reply.text)
     else:

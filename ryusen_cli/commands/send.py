@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ryusen_protocol.api import EventDetail, EventReceipt, EventRun
 
 _WAIT_MS: Final = 30_000
+_PAUSE_S: Final = 0.05
 
 
 @client_command
@@ -76,7 +77,10 @@ def _finish(client: Client, receipt: EventReceipt, text: bytes, deadline: float)
     answer: EventReceipt | EventDetail = receipt
     runs = [] if receipt.runs is msgspec.UNSET else receipt.runs
     while not _all_ended(answer, runs) and (left_ms := int((deadline - time.monotonic()) * 1_000)) > 0:
+        asked_at = time.monotonic()
         reply = client.ask(client.api.get_event(receipt.event_id, wait_ms=left_ms), wait_ms=left_ms)
+        # A server that does not hold the answer must not be asked without a pause.
+        time.sleep(max(0.0, _PAUSE_S - (time.monotonic() - asked_at)))
         answer, text = reply.document, reply.text
         runs = [] if answer.runs is msgspec.UNSET else answer.runs
     exit_code = _exit(answer, runs)

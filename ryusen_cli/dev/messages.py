@@ -20,6 +20,7 @@ class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     max_run_timeout_ms: int | None = None
     default_run_timeout_ms: int | None = None
     ephemeral: bool = False
+    log_level: str = "INFO"
 
 
 class RunWorker(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="worker"):

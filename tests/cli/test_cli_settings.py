@@ -32,7 +32,11 @@ def test_every_source_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
     assert settings.resolve("url", "http://flag").source == "flag --url"
     assert settings.resolve("url").value == "http://environment"
     without = load("client", None, folder=project, environment={"XDG_CONFIG_HOME": str(tmp_path / "home")})
-    assert (without.text("url"), without.text("workspace"), without.optional("token")) == ("http://ryusen-toml", "from-pyproject", "from-user")
+    assert (without.text("url"), without.text("workspace"), without.optional("token")) == (
+        "http://ryusen-toml",
+        "from-pyproject",
+        "from-user",
+    )
     assert load("client", None, folder=tmp_path, environment={}).resolve("url").source == "default"
 
 
@@ -53,7 +57,7 @@ def test_a_commands_own_section_goes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('prot = 1\n', "port"),
+        ("prot = 1\n", "port"),
         ('port = "many"\n', "whole number"),
         ("port = true\n", "whole number"),
         ("[serv]\nport = 1\n", "[serv]"),
@@ -63,9 +67,14 @@ def test_a_commands_own_section_goes_first(tmp_path: Path) -> None:
 )
 def test_a_setting_that_makes_no_sense_names_its_file_and_the_fix(tmp_path: Path, text: str, said: str) -> None:
     project = files(tmp_path, ryusen=text)
+
+    def read() -> None:
+        settings = load("serve", None, folder=project, environment={})
+        settings.number("port")
+        settings.many("allow-host")
+
     with pytest.raises(CliError) as refused:
-        load("serve", None, folder=project, environment={}).number("port")
-        load("serve", None, folder=project, environment={}).many("allow-host")
+        read()
     assert refused.value.exit_code is Exit.USAGE
     assert "ryusen.toml" in refused.value.message
     assert said in refused.value.message + (refused.value.hint or "")

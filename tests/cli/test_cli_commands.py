@@ -1,0 +1,405 @@
+"""Commands as processes: exit codes, streams and documents, against a small real HTTP server that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ryusen_cli.main import main
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(ROOT)!r}); from ryusen_cli.main import run; run()"]
+
+Answer = tuple[int, Any] | None
+"""Status and document; `None` closes the connection without a word."""
+
+
+class Told(ThreadingHTTPServer):
+    """Answers by a function of method, path and body, and remembers what it was asked."""
+
+    def __init__(self, answer: Callable[[str, str, Any], Answer]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.asked: list[tuple[str, str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Told
+
+    def _any(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        self.server.asked.append((self.command, self.path, body))
+        answer = self.server.answer(self.command, self.path, body)
+        if answer is None:
+            self.close_connection = True
+            return
+        status, document = answer
+        text = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = _any  # noqa: N815 - the names the base class calls
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def told(answer: Callable[[str, str, Any], Answer]) -> Iterator[Told]:
+    with Told(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ryusen(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RYUSEN_")}
+    return subprocess.run(
+        [*COMMAND, *arguments], input=stdin, capture_output=True, env={**clean, "PYTHONUTF8": "1", **environment}, timeout=60, check=False
+    )
+
+
+def problem(status: int, code: str, detail: str = "said why") -> Answer:
+    return status, {"type": f"urn:ryusen:problem:{code}", "title": "t", "status": status, "detail": detail, "code": code}
+
+
+def receipt(matched: int = 1, runs: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    document = {"event_id": "ev_1", "status": "created", "routing_generation": "rg_1", "matched": matched, "expansion": "complete", **more}
+    return document if runs is None else {**document, "runs": runs}
+
+
+def ended(outcome: str = "succeeded", status: str = "ended") -> dict[str, Any]:
+    failure = {"category": "carrier", "message": "no carrier", "retryable": False} if outcome == "failed" else None
+    recovery = "fully_compensated" if outcome == "failed" else "not_required"
+    return {"run_id": "rn_1", "status": status, "outcome": outcome, "recovery": recovery, "result": None, "failure": failure}
+
+
+def functions(*workers: str) -> dict[str, Any]:
+    trigger = {"trigger_id": "t", "event_name": "order/placed"}
+    one = {
+        "application": "shop",
+        "function": "fulfil",
+        "timeout_ms": None,
+        "triggers": [trigger],
+        "manifest_generation": "mg",
+        "workers": workers,
+    }
+    return {"items": [one], "next_cursor": None}
+
+
+def sending(event: Answer, *, workers: tuple[str, ...] = ("wi_1",), later: Answer = None) -> Callable[[str, str, Any], Answer]:
+    def answer(method: str, path: str, _body: Any) -> Answer:
+        if path.endswith("/functions"):
+            return 200, functions(*workers)
+        return event if method == "POST" else later
+
+    return answer
+
+
+def test_an_accepted_event_is_data_and_nothing_else() -> None:
+    with told(sending((201, receipt()))) as server:
+        done = ryusen("send", "order/placed", "-d", '{"order": 7}', "--meta", "shop=1", "--url", server.url)
+    assert done.returncode == 0, done.stderr
+    assert b"ev_1" in done.stdout
+    assert done.stderr == b""
+    [(_, path, body)] = [asked for asked in server.asked if asked[0] == "POST"]
+    assert path == "/v1/workspaces/default/events"
+    assert body["data"] == {"order": 7}
+    assert body["metadata"] == {"shop": "1"}
+    assert body["idempotency_key"]
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ((200, receipt(runs=[ended()])), 0),
+        ((200, receipt(runs=[ended("failed")])), 6),
+        ((200, receipt(2, [ended(), ended("cancelled")])), 6),
+        ((200, receipt(0, [])), 4),
+        ((200, receipt(runs=[ended(status="running")])), 7),
+        (problem(409, "idempotency_key_reused"), 5),
+        (problem(413, "limit_exceeded"), 5),
+        (problem(503, "storage_unavailable"), 5),
+        (problem(401, "unauthorized"), 5),
+        (problem(404, "not_found"), 4),
+        (problem(500, "internal"), 8),
+        ((200, b"<html>"), 8),
+        (None, 8),
+    ],
+)
+def test_send_wait_ends_as_the_runs_did(event: Answer, code: int) -> None:
+    detail = {"name": "order/placed", "metadata": {}, "received_at_ms": 1, "payload_base64": "", "matches": []}
+    later = (200, {**event[1], **detail}) if isinstance(event, tuple) and isinstance(event[1], dict) else None
+    with told(sending(event, later=later)) as server:
+        done = ryusen("send", "order/placed", "--wait", "--timeout", "0.2s", "--json", "--url", server.url)
+    assert done.returncode == code, done.stderr
+    document = json.loads(done.stdout)
+    if isinstance(event, tuple) and isinstance(event[1], dict):
+        assert event[1].items() <= document.items()
+
+
+def test_a_lost_answer_prints_the_key_and_was_sent_again_under_it() -> None:
+    with told(sending(None)) as server:
+        done = ryusen("send", "order/placed", "-d", "{}", "--url", server.url)
+    assert done.returncode == 8
+    keys = {body["idempotency_key"] for method, _, body in server.asked if method == "POST"}
+    assert len(keys) == 1
+    assert f"--key {keys.pop()}".encode() in done.stderr
+    assert done.stdout == b""
+
+
+def test_an_answer_lost_once_is_asked_for_again() -> None:
+    answers = iter([None, (200, receipt(status="replayed"))])
+    with told(lambda method, path, _: next(answers) if method == "POST" else (200, functions("wi_1"))) as server:
+        done = ryusen("send", "order/placed", "--json", "--url", server.url)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "replayed"
+
+
+def test_send_warns_where_nothing_will_run() -> None:
+    with told(sending((201, receipt(0)))) as server:
+        none = ryusen("send", "order/paid", "--json", "--url", server.url)
+    with told(sending((201, receipt()), workers=())) as server:
+        idle = ryusen("send", "order/placed", "--json", "--url", server.url)
+    assert (none.returncode, idle.returncode) == (0, 0)
+    assert b"no trigger matches" in none.stderr
+    assert b"shop/fulfil" in idle.stderr
+    assert json.loads(none.stdout)
+    assert json.loads(idle.stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send",),
+        ("send", "a", "-d", "{'a': 1}"),
+        ("send", "a", "-d", '{"a": 1, "a": 2}'),
+        ("send", "a", "-d", "NaN"),
+        ("send", "a", "-d", ""),
+        ("send", "a", "-d", "1", "--bytes", "-"),
+        ("send", "a", "-d", "@missing.json"),
+        ("send", "a", "--meta", "novalue"),
+        ("send", "a", "--timeout", "1s"),
+        ("send", "a", "--wait", "--timeout", "soon"),
+        ("send", "a", "--url", "127.0.0.1:7878"),
+        ("send", "a", "--config", "missing.toml"),
+        ("runs", "ls", "--limit", "many"),
+        ("runs", "ls", "--status", "done"),
+        ("runs", "show"),
+        ("runs", "nothing"),
+        ("nothing",),
+        ("dev", "a.py", "a.py"),
+        ("dev", "--tui"),
+        ("dev", "a.py", "--ephemeral", "--db", "x.db"),
+        ("serve", "--port", "70000"),
+        ("serve", "--lease", "0"),
+        ("worker",),
+        ("worker", "a.py", "--capacity", "0"),
+    ],
+)
+def test_what_makes_no_sense_ends_with_2_and_a_document(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["code"] == "usage"
+    assert document["exit_code"] == 2
+    assert document["detail"]
+    assert main([*arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("send", "a"), ("runs", "ls"), ("runs", "show", "r"), ("runs", "cancel", "r"), ("workers", "ls"), ("runs", "tail", "r")]
+)
+def test_no_server_ends_with_3_and_says_what_to_type(arguments: tuple[str, ...]) -> None:
+    with told(lambda *_: None) as server:
+        url = server.url
+    done = ryusen(*arguments, "--url", url)
+    assert done.returncode == 3
+    assert done.stdout == b""
+    assert url.encode() in done.stderr
+    assert b"ryusen dev" in done.stderr
+    assert json.loads(ryusen(*arguments, "--url", url, "--json").stdout)["code"] == "unreachable"
+
+
+def test_the_url_comes_from_the_environment_too() -> None:
+    with told(lambda *_: (200, {"items": [], "next_cursor": None})) as server:
+        done = ryusen("runs", "ls", "--json", RYUSEN_URL=server.url, RYUSEN_WORKSPACE="ws")
+    assert done.returncode == 0
+    assert server.asked[0][1].startswith("/v1/workspaces/ws/runs")
+
+
+def test_a_missing_run_ends_with_4_and_the_servers_own_document() -> None:
+    with told(lambda *_: problem(404, "not_found", "There is no run r")) as server:
+        shown = ryusen("runs", "show", "r", "--json", "--url", server.url)
+        said = ryusen("runs", "show", "r", "--url", server.url)
+    assert (shown.returncode, said.returncode) == (4, 4)
+    assert json.loads(shown.stdout)["type"] == "urn:ryusen:problem:not_found"
+    assert b"There is no run r" in said.stderr
+
+
+def test_a_refused_cancel_and_a_lost_one_differ() -> None:
+    with told(lambda *_: problem(409, "not_cancellable")) as server:
+        refused = ryusen("runs", "cancel", "r", "--url", server.url)
+    with told(lambda *_: None) as server:
+        lost = ryusen("runs", "cancel", "r", "--url", server.url)
+    assert (refused.returncode, lost.returncode) == (5, 8)
+    assert b"ryusen runs cancel r" in lost.stderr
+
+
+def test_fields_of_a_newer_server_are_kept_in_json() -> None:
+    with told(lambda *_: (200, b'{"items":[],"next_cursor":null,"news":1.0}')) as server:
+        done = ryusen("runs", "ls", "--json", "--url", server.url)
+    assert done.stdout == b'{"items":[],"next_cursor":null,"news":1.0}\n'
+
+
+def history(*records: dict[str, Any], position: int) -> dict[str, Any]:
+    return {"position": position, "at_ms": 1_700_000_000_000 + position, "records": list(records)}
+
+
+def test_tail_follows_the_history_to_the_end_of_the_run() -> None:
+    created = {"kind": "run_created", "run_id": "r", "application": "shop", "function": "fulfil", "event_id": "ev"}
+    last = {"kind": "run_ended", "recovery": "fully_compensated", "recovery_reason": None}
+    pages = [
+        [history(created, position=3)],
+        [],
+        [history({"kind": "of_the_future", "x": "\x1b[2J"}, position=5), history(last, position=9)],
+    ]
+
+    def answer(_method: str, path: str, _body: Any) -> Answer:
+        return 200, {"items": pages[min(len(server.asked), len(pages)) - 1], "next_cursor": None}
+
+    with told(answer) as server:
+        lines = ryusen("runs", "tail", "r", "--json", "--url", server.url)
+        assert [path.partition("?")[2] for _, path, _ in server.asked] == ["", "after=3", "after=3"]
+        server.asked.clear()
+        text = ryusen("runs", "tail", "r", "--url", server.url)
+    assert lines.returncode == text.returncode == 0
+    assert [json.loads(line)["position"] for line in lines.stdout.splitlines()] == [3, 5, 9]
+    assert b"run created: fulfil of shop for event ev" in text.stdout
+    assert b"of_the_future" in text.stdout
+    assert b"\x1b" not in text.stdout
+    assert b"Fully compensated" in text.stdout
+
+
+def test_data_comes_from_files_and_pipes_byte_for_byte(tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    file.write_bytes(b'{"n": 1.0}')
+    with told(sending((201, receipt()))) as server:
+        assert ryusen("send", "a", "-d", f"@{file}", "--url", server.url).returncode == 0
+        assert ryusen("send", "a", "-d", "-", "--url", server.url, stdin=b"[1]").returncode == 0
+        assert ryusen("send", "a", "--bytes", "-", "--url", server.url, stdin=b"\xff\x00").returncode == 0
+        assert ryusen("send", "a", "--url", server.url).returncode == 0
+    bodies = [body for method, _, body in server.asked if method == "POST"]
+    assert [body.get("data", "missing") for body in bodies] == [{"n": 1.0}, [1], "missing", None]
+    assert bodies[2]["payload_base64"] == "/wA="
+
+
+def test_a_payload_over_the_limit_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "large.bin"
+    file.write_bytes(bytes(3 * 2**20))
+    with told(sending((201, receipt()))) as server:
+        done = ryusen("send", "a", "--bytes", str(file), "--json", "--url", server.url)
+    assert done.returncode == 5
+    assert json.loads(done.stdout)["code"] == "limit_exceeded"
+    assert server.asked == []
+
+
+def test_init_writes_an_example_once(tmp_path: Path) -> None:
+    place = tmp_path / "new shop"
+    first = ryusen("init", str(place))
+    assert first.returncode == 0, first.stderr
+    written = (place / "orders.py").read_bytes()
+    compile(written, "orders.py", "exec")
+    second = ryusen("init", str(place), "--json")
+    assert second.returncode == 1
+    assert "nothing is overwritten" in json.loads(second.stdout)["detail"]
+    assert (place / "orders.py").read_bytes() == written
+
+
+def test_version_and_settings_are_documents_too() -> None:
+    assert json.loads(ryusen("version", "--json").stdout)["protocol_version"] == 1
+    shown = json.loads(ryusen("config", "show", "--json", RYUSEN_PORT="1", RYUSEN_TOKEN="secret").stdout)
+    by_name = {item["name"]: item for item in shown["items"]}
+    assert by_name["port"] == {"name": "port", "command": "serve", "value": 1, "source": "RYUSEN_PORT"}
+    assert by_name["token"]["value"] == "(set)"
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
+    items = [{"position": n, "at_ms": n, "records": [{"kind": "x", "text": "y" * 10_000}]} for n in range(1, 300)]
+    with told(lambda *_: (200, {"items": items, "next_cursor": None})) as server:
+        process = subprocess.Popen([*COMMAND, "runs", "history", "r", "--url", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        with process.stderr as errors:
+            assert errors.read() == b""
+        assert process.wait() == 1
+
+
+def test_a_terminal_gets_colour_and_a_dumb_one_does_not() -> None:
+    def shown(**environment: str) -> bytes:
+        with told(lambda *_: (200, functions())) as server:
+            leader, follower = pty.openpty()
+            clean = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "TERM"}}
+            command = [*COMMAND, "functions", "ls", "--url", server.url]
+            process = subprocess.Popen(command, stdout=follower, stderr=follower, env={**clean, **environment})
+            os.close(follower)
+            text = b""
+            try:
+                while piece := os.read(leader, 4096):
+                    text += piece
+            except OSError:
+                pass  # how Linux says that the other end is closed
+            os.close(leader)
+            assert process.wait() == 0
+            return text
+
+    assert b"\x1b[" in shown(TERM="xterm")
+    assert b"\x1b[" not in shown(TERM="dumb")
+    assert b"\x1b[" not in shown(TERM="xterm", NO_COLOR="1")
+    assert b"shop/fulfil" in shown(TERM="dumb")
+
+
+HEAVY = {"sanic", "httpx", "pydantic", "rich", "watchfiles", "websockets", "aiosqlite", "uvloop", "asyncio"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["dev", "--help"], ["version"], ["runs", "ls", "--url", "http://127.0.0.1:1"], ["config", "show"]]
+)
+def test_a_short_command_imports_nothing_heavy(arguments: list[str]) -> None:
+    text = (
+        f"import sys; sys.path.append({str(ROOT)!r}); from ryusen_cli.main import main; main({arguments!r}); "
+        "names = {name.partition('.')[0] for name in sys.modules} | {name for name in sys.modules if name.startswith('ryusen_')}; "
+        "print(*names, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stderr.split())
+    assert "ryusen_cli.main" in loaded
+    assert not HEAVY & loaded
+    assert not {"ryusen_sdk", "ryusen_server"} & loaded
