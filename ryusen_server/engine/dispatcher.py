@@ -1,14 +1,14 @@
 """Brings work and workers together.
 
-Holds what can run now, by (scope, function), as run ids only; what is due later waits in a heap when it is due soon, and in
-the store's wake
-index when it is not. What each run needs is read off the run when its turn comes, so an entry that is out of date does no harm.
+Holds what can run now, by (scope, function), as run ids only; what is due later waits in a heap when it is due soon, and in the store's
+wake index when it is not. What each run needs is read off the run when its turn comes, so an entry that is out of date does no harm; a run
+that has ended takes its entries along.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from ryusen_protocol.ids import FunctionId, RunId
@@ -24,6 +24,9 @@ from ryusen_server.ports.time import Clock, Handle
 HORIZON_MS = 60_000
 """What is due later than this is left to the store's wake index."""
 
+STALE_MAX = 1_000
+"""Entries of ended runs that the heap of instants carries before it is swept."""
+
 Key = tuple[Scope, FunctionId]
 
 
@@ -36,10 +39,13 @@ class Dispatcher:
         self._clock = clock
         self._config = config
         self._wake = wake
-        self._ready: dict[Key, deque[RunId]] = {}
-        self._queued: set[RunId] = set()
+        self._ready: dict[Key, OrderedDict[RunId, None]] = {}
+        self._queued: dict[RunId, Key] = {}
         self._paced: dict[Key, set[RunId]] = {}
         self._timers: list[tuple[int, RunId]] = []
+        self._armed_for: dict[RunId, int] = {}
+        """How many entries of the heap a run still has a use for; those of a run that is not named here are stale."""
+        self._stale = 0
         self._armed: tuple[int, Handle] | None = None
         self.leasing = True
 
@@ -70,8 +76,24 @@ class Dispatcher:
 
     def _enqueue(self, key: Key, run_id: RunId) -> None:
         if run_id not in self._queued:
-            self._queued.add(run_id)
-            self._ready.setdefault(key, deque()).append(run_id)
+            self._queued[run_id] = key
+            self._ready.setdefault(key, OrderedDict())[run_id] = None
+
+    def forget(self, live: LiveRun) -> None:
+        """The run has ended: it waits for no worker and no instant any more."""
+        run_id = live.run.run_id
+        self._stale += self._armed_for.pop(run_id, 0)
+        if self._stale > STALE_MAX and self._stale * 2 > len(self._timers):
+            self._timers = [entry for entry in self._timers if entry[1] in self._armed_for]
+            heapq.heapify(self._timers)
+            self._stale = 0
+        self._forget_pace(live)
+        key = self._queued.pop(run_id, None)
+        if key is not None:
+            queue = self._ready[key]
+            del queue[run_id]
+            if not queue:
+                del self._ready[key]
 
     def _start(self, live: LiveRun, need: Agenda, instance: Instance, *, hurry: bool) -> None:
         if need.paced:
@@ -100,8 +122,8 @@ class Dispatcher:
             instance = self._fleet.choose(*key)
             if instance is None:
                 return
-            run_id = queue.popleft()
-            self._queued.discard(run_id)
+            run_id, _ = queue.popitem(last=False)
+            del self._queued[run_id]
             if not queue:
                 self._ready.pop(key, None)
             live = self._runs.get(run_id)
@@ -136,6 +158,7 @@ class Dispatcher:
 
     def _push(self, run_id: RunId, at_ms: int) -> None:
         heapq.heappush(self._timers, (at_ms, run_id))
+        self._armed_for[run_id] = self._armed_for.get(run_id, 0) + 1
         if self._armed is None or at_ms < self._armed[0]:
             self._arm()
 
@@ -156,7 +179,16 @@ class Dispatcher:
             self._armed = None
         due: list[RunId] = []
         while self._timers and self._timers[0][0] <= now_ms:
-            due.append(heapq.heappop(self._timers)[1])
+            run_id = heapq.heappop(self._timers)[1]
+            left = self._armed_for.get(run_id, 0) - 1
+            if left < 0:
+                self._stale -= 1
+                continue
+            if left:
+                self._armed_for[run_id] = left
+            else:
+                del self._armed_for[run_id]
+            due.append(run_id)
         for run_id in dict.fromkeys(due):
             self._wake(run_id)
         self._arm()
@@ -176,6 +208,7 @@ class Dispatcher:
             self._armed[1].cancel()
             self._armed = None
         self._timers.clear()
+        self._armed_for.clear()
 
     @property
     def waiting(self) -> int:

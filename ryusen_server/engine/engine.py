@@ -441,6 +441,10 @@ class Engine:
         self._dropped[live.run.run_id] = None
         self._retry_soon()
 
+    def run_ended(self, live: LiveRun) -> None:
+        """A run's end is durable and it has left the memory."""
+        self._dispatcher.forget(live)
+
     def _retry_soon(self) -> None:
         if not self._retrying and not self._stopped:
             self._retrying = True

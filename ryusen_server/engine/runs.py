@@ -67,6 +67,8 @@ class Performer(Protocol):
 
     def run_dropped(self, live: LiveRun) -> None: ...
 
+    def run_ended(self, live: LiveRun) -> None: ...
+
 
 class Runs:
     """The cache of moving runs and the door through which they change."""
@@ -101,15 +103,16 @@ class Runs:
 
     async def load(self, run_id: RunId) -> LiveRun | None:
         """The run, from the store if need be; none if there is no such run. Raises `StorageUnavailable`."""
-        live = self._live.get(run_id)
-        if live is not None:
-            return live
-        task = self._loading.get(run_id)
-        if task is None:
-            task = asyncio.create_task(self._read(run_id))
-            self._loading[run_id] = task
-            task.add_done_callback(lambda _: self._loading.pop(run_id, None))
-        return await asyncio.shield(task)
+        while (live := self._live.get(run_id)) is None:
+            task = self._loading.get(run_id)
+            if task is None:
+                task = asyncio.create_task(self._read(run_id))
+                self._loading[run_id] = task
+                task.add_done_callback(lambda _: self._loading.pop(run_id, None))
+            if await asyncio.shield(task) is None and run_id not in self._live:
+                return None
+            # Another run may have taken its place before this task was resumed: only what is in memory may be changed.
+        return live
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
         run = fold(await self._store.history(run_id))
@@ -146,12 +149,12 @@ class Runs:
     def _keep(self, live: LiveRun) -> None:
         self._live[live.run.run_id] = live
         if len(self._live) > self._in_memory_max:
-            self._evict()
+            self._evict(live)
 
-    def _evict(self) -> None:
+    def _evict(self, kept: LiveRun) -> None:
         for run_id, live in list(islice(self._live.items(), EVICTION_BATCH)):
             del self._live[run_id]
-            if not _is_idle(live):
+            if live is kept or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
 
     def apply(self, live: LiveRun, command: Command, *, rides: bool = False, then: Settled | None = None) -> Decision | Refusal:
@@ -248,9 +251,10 @@ class Runs:
             followers, live.followers = live.followers, []
             lost = StorageUnavailable("The change was rolled back.") if live.dropped and error is None else error
             for follower in followers:
-                follower(lost)
-            if ended and self._live.get(live.run.run_id) is live:
+                _tell(follower, lost)
+            if ended and live.uncommitted == 0 and self._live.get(live.run.run_id) is live:
                 del self._live[live.run.run_id]
+                self.performer.run_ended(live)
 
     def when_durable(self, live: LiveRun, follower: Settled) -> None:
         """Tell the follower once everything decided on the run so far is durable or lost."""
@@ -267,6 +271,13 @@ class Runs:
         if self._live.get(live.run.run_id) is live:
             del self._live[live.run.run_id]
         self.performer.run_dropped(live)
+
+
+def _tell(follower: Settled, error: StorageUnavailable | None) -> None:
+    try:
+        follower(error)
+    except Exception:  # noqa: BLE001 - the followers behind it are owed their answer; the log says what is wrong here
+        log.exception("what follows a commit failed")
 
 
 INPUTS_KEPT_MAX = 256
