@@ -21,8 +21,8 @@ def uri(path: Path) -> str:
     return f"{path.as_uri()}?mode=rw"
 
 
-def open_writer(path: Path, config: SqliteConfig) -> sqlite3.Connection:
-    """The one connection that writes and checkpoints, over a file that is sound and has the newest schema.
+def open_writer(path: Path, config: SqliteConfig) -> tuple[sqlite3.Connection, int]:
+    """The one connection that writes and checkpoints, over a file that is sound and has the newest schema; and its last position.
 
     Only while the owner's lock is held. Raises `StoreRefused`, with the content unchanged.
     """
@@ -35,18 +35,14 @@ def open_writer(path: Path, config: SqliteConfig) -> sqlite3.Connection:
         raise StoreRefused(explain(error, path, busy_timeout_ms=config.busy_timeout_ms)) from error
     try:
         _set_up(connection, path, config)
+        position = int(connection.execute(sql.LAST_POSITION).fetchone()[0])
     except sqlite3.Error as error:
         connection.close()
         raise StoreRefused(explain(error, path, busy_timeout_ms=config.busy_timeout_ms)) from error
     except BaseException:
         connection.close()
         raise
-    return connection
-
-
-def last_position(connection: sqlite3.Connection) -> int:
-    """The position of the newest commit; 0 in an empty store."""
-    return int(connection.execute(sql.LAST_POSITION).fetchone()[0])
+    return connection, position
 
 
 def reader_pragmas() -> tuple[str, ...]:

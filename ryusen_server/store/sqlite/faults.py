@@ -68,7 +68,7 @@ def _explain_primary(primary: int, error: sqlite3.Error, path: Path, busy_timeou
     if primary == sqlite3.SQLITE_IOERR:
         return f"The disk failed on {path} ({_name(error)}). Check its free space and health; {_GOES_ON}"
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-        return f"{path} is damaged ({error}). Stop the server, keep a copy of the file, and restore a backup"
+        return f"{path} is damaged ({error}). With the server stopped, keep a copy of the file and restore a backup"
     return f"The database {path} answered {_name(error)}: {error}"
 
 

@@ -26,7 +26,7 @@ from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, HistoryRo
 from ryusen_server.ports.store import Counts, Done, Heads, RunFilter, StorageUnavailable, Unit, WakeRow
 from ryusen_server.store.sqlite import sql
 from ryusen_server.store.sqlite.config import CommitHooks, NoHooks, SqliteConfig
-from ryusen_server.store.sqlite.connection import last_position, open_writer
+from ryusen_server.store.sqlite.connection import open_writer
 from ryusen_server.store.sqlite.faults import StoreRefused, explain
 from ryusen_server.store.sqlite.files import OwnerLock, prepare
 from ryusen_server.store.sqlite.readers import Readers
@@ -224,11 +224,11 @@ def _open_files(path: Path, config: SqliteConfig) -> tuple[Path, OwnerLock, sqli
     path = path.resolve()
     lock = OwnerLock.acquire(path)
     try:
-        connection = open_writer(path, config)
-        return path, lock, connection, last_position(connection)
+        connection, position = open_writer(path, config)
     except BaseException:
         lock.release()
         raise
+    return path, lock, connection, position
 
 
 def _one(rows: list[tuple[Any, ...]], row: Callable[..., _T]) -> _T | None:

@@ -1,0 +1,118 @@
+"""No read scans a backlog: the plan of every statement that the port's reads run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ryusen_protocol.ids import Application, AttemptId, EventId, FunctionId, ManifestGeneration, RoutingGeneration, RunId
+from ryusen_server.core import rows as row_types
+from ryusen_server.ports.store import RunFilter, WakeRow
+from ryusen_server.store.sqlite import SqliteStore, sql
+from ryusen_server.store.sqlite.readers import Readers, Rows
+from ryusen_server.store.sqlite.sql import Parameters
+from tests.store.builders import APPLICATION, WORKSPACE
+
+SMALL_TABLES = {"workspaces", "applications", "a", "releases"}
+"""Read whole at a start: as many rows as there are workspaces, applications and releases."""
+WHOLE_INDEXES = {"attempts_authorized", "attempts_unknown", "runs_by_status", "runs_blocked"}
+"""Partial indexes that hold only what is open."""
+
+
+async def record(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Parameters]]:
+    seen: list[tuple[str, Parameters]] = []
+    rows = Readers.rows
+
+    async def recorded(self: Readers, statement: str, parameters: Parameters = ()) -> Rows:
+        seen.append((statement, parameters))
+        return await rows(self, statement, parameters)
+
+    monkeypatch.setattr(Readers, "rows", recorded)
+    for until, after in ((5, None), (5, WakeRow(RunId("r"), 1))):
+        await store.wakes(until_ms=until, after=after, limit=3)
+    await store.authorized_runs()
+    await store.pending_fan_outs(after=None, limit=3)
+    await store.pending_fan_outs(after=EventId("e"), limit=3)
+    await store.blocked_runs(WORKSPACE, APPLICATION, [FunctionId("f"), FunctionId("g")])
+    await store.history(RunId("r"))
+    await store.history(RunId("r"), after=3, limit=4)
+    await store.run(RunId("r"))
+    await store.attempt(AttemptId("a"))
+    for state, key in itertools.product((None, "queued", "authorized", "unknown", "failed"), (None, (1, AttemptId("a")))):
+        await store.attempts(WORKSPACE, state=state, after=key, limit=3)
+    await store.event(EventId("e"))
+    for name, before in itertools.product((None, "n"), (None, (1, EventId("e")))):
+        await store.events(WORKSPACE, name=name, before=before, limit=3)
+    await store.event_runs(EventId("e"))
+    await store.event_key(WORKSPACE, "k")
+    await store.manifest(WORKSPACE, ManifestGeneration("m"))
+    await store.routing(WORKSPACE, RoutingGeneration("r"))
+    for position in (None, 4):
+        await store.routings(WORKSPACE, before=position, limit=3)
+    choices = (
+        (None, "running", "ended"),
+        (None, "succeeded", "failed"),
+        (None, "not_required", "partially_compensated"),
+        (None, FunctionId("f")),
+        (None, Application("a")),
+        (None, EventId("e")),
+        (None, "unknown"),
+        (None, "run_"),
+    )
+    for filters in itertools.product(*choices):
+        where = RunFilter(*filters)
+        await store.runs(WORKSPACE, where, before=None, limit=3)
+        await store.runs(WORKSPACE, where, before=(1, RunId("r")), limit=3)
+    return seen
+
+
+async def test_no_read_scans_a_table_or_sorts_more_than_it_found(
+    sqlite_store: SqliteStore, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = await record(sqlite_store, monkeypatch)
+    reader = sqlite3.connect(db)
+    for statement, parameters in statements:
+        plan = [row[3] for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}", tuple(parameters))]
+        for step in plan:
+            scanned = re.match(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?", step)
+            if scanned:
+                assert scanned[1] == "json_each" or scanned[2] in WHOLE_INDEXES, (statement, plan)
+            if "TEMP B-TREE" in step:  # only a search by prefix sorts what it found, and authorized runs are made distinct
+                assert "MULTI-INDEX OR" in " ".join(plan) or "DISTINCT" in step, (statement, plan)
+    reader.close()
+
+
+async def test_counts_walk_indexes_only(sqlite_store: SqliteStore, db: Path) -> None:
+    reader = sqlite3.connect(db)
+
+    for statement in (sql.COUNTS, sql.ROUTING_HEADS, sql.ACTIVE_MANIFESTS, sql.RELEASES):
+        for step in (row[3] for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}")):
+            if step.startswith("SCAN") and step != "SCAN CONSTANT ROW":
+                covered = "COVERING INDEX" in step or any(step.endswith(index) for index in WHOLE_INDEXES)
+                assert covered or step.split()[1] in SMALL_TABLES, step
+    reader.close()
+
+
+TABLES = {
+    "runs": row_types.RunRow,
+    "attempts": row_types.AttemptRow,
+    "events": row_types.EventRow,
+    "event_keys": row_types.EventKeyRow,
+    "manifests": row_types.ManifestRow,
+    "routing": row_types.RoutingRow,
+    "releases": row_types.ReleaseRow,
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_columns_are_the_fields_of_the_row(sqlite_store: SqliteStore, db: Path, table: str) -> None:
+    reader = sqlite3.connect(db)
+    columns = [row[1] for row in reader.execute(f"PRAGMA table_info({table})")]
+    reader.close()
+    row: type[msgspec.Struct] = TABLES[table]
+    assert columns == list(row.__struct_fields__)
