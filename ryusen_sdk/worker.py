@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["OnStatus", "Timings", "Worker", "run"]
 
 _log: Final = logging.getLogger("ryusen.worker")
+_STOP_SECONDS: Final = 2.0
 _RETRYABLE_STATUS: Final = frozenset({408, 425, 429})
 
 
@@ -176,10 +177,10 @@ class _Line:
         self._call(self._drain)
 
     def stop(self) -> None:
-        """Ends at once, and returns when the thread has ended."""
+        """Ends at once, and returns when the thread has ended; one that waits for a hanging server is left to itself."""
         self._call(self._stop)
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
 
     def finished(self, invocation: Invocation, answer: Answer) -> None:
         """An answer of the host. Those that come close together go out in one write."""
@@ -249,7 +250,8 @@ class _Line:
         self._tell(status.Connecting(self._server.url, self._connections))
         handshake = self._loop.call_later(self._timings.handshake, self._give_up)
         try:
-            connection = await connect(self._server.gateway, self._server.token, self, self._adopt)
+            async with asyncio.timeout(self._timings.handshake):
+                connection = await connect(self._server.gateway, self._server.token, self, self._adopt)
             reason = await connection.closed
         except OSError as error:
             reason = error

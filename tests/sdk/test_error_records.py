@@ -18,7 +18,7 @@ from ryusen_sdk.errors import record_of
 
 def raised(error: BaseException) -> ErrorRecord:
     try:
-        raise error
+        raise error  # noqa: TRY301 - a traceback is wanted
     except BaseException as caught:
         return record_of(caught)
 
@@ -129,23 +129,24 @@ def test_causes_are_kept_in_order_and_bounded() -> None:
     assert "cut" in messages[-1]
 
 
-def test_context_counts_unless_suppressed() -> None:
+def in_a_handler(*, suppressed: bool) -> None:
     try:
-        try:
-            raise KeyError("inner")
-        except KeyError:
-            raise ValueError("outer")  # noqa: B904 - the implicit context is the point
-    except ValueError as error:
-        record = record_of(error)
-    assert record.cause is not None
-    assert record.cause.category == "KeyError"
-    try:
-        try:
-            raise KeyError("inner")
-        except KeyError:
+        {}["inner"]
+    except KeyError:
+        if suppressed:
             raise ValueError("outer") from None
-    except ValueError as error:
-        assert record_of(error).cause is None
+        raise ValueError("outer")  # noqa: B904 - the implicit context is the point
+
+
+def test_context_counts_unless_suppressed() -> None:
+    with pytest.raises(ValueError, match="outer") as raised_in_context:
+        in_a_handler(suppressed=False)
+    cause = record_of(raised_in_context.value).cause
+    assert cause is not None
+    assert cause.category == "KeyError"
+    with pytest.raises(ValueError, match="outer") as raised_alone:
+        in_a_handler(suppressed=True)
+    assert record_of(raised_alone.value).cause is None
 
 
 @pytest.mark.parametrize("message", ["", None, "x" * 1_000_000, "🎉"])

@@ -29,13 +29,27 @@ class Running:
 
     def __init__(self, app: Ryusen, server: FakeServer, **options: Any) -> None:
         self.statuses: list[WorkerStatus] = []
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         options.setdefault("publish", False)
         options.setdefault("timings", FAST)
-        self.worker = Worker(app, url=server.url, on_status=self.statuses.append, **options)
+        self.worker = Worker(app, url=server.url, on_status=self._note, **options)
         self.task = asyncio.create_task(self.worker.serve())
 
     def saw(self, kind: type[WorkerStatus]) -> bool:
         return any(isinstance(status, kind) for status in self.statuses)
+
+    async def until(self, kind: type[WorkerStatus], times: int = 1) -> None:
+        """Waits until that many statuses of the kind have come."""
+        async with asyncio.timeout(10):
+            while sum(isinstance(status, kind) for status in self.statuses) < times:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, status: WorkerStatus) -> None:
+        self.statuses.append(status)
+        with contextlib.suppress(RuntimeError):  # the test's loop is gone: nobody waits any more
+            self._loop.call_soon_threadsafe(self._changed.set)
 
 
 @contextlib.asynccontextmanager
@@ -113,13 +127,14 @@ async def test_the_whole_saga() -> None:
 @pytest.mark.req("CON-02", "CON-05", "SDK-10")
 async def test_a_result_that_came_while_the_server_was_away_is_delivered_after_the_reconnect() -> None:
     app = Ryusen("shop")
-    gate = asyncio.Event()
+    started, gate = asyncio.Event(), asyncio.Event()
     runs: list[str] = []
 
     @app.function()
     async def fulfil(event: Event, step: Step) -> None:
         async def slow() -> str:
             runs.append("ran")
+            started.set()
             await gate.wait()
             return "late"
 
@@ -130,11 +145,9 @@ async def test_a_result_that_came_while_the_server_was_away_is_delivered_after_t
         await peer.registered(session="ss_1")
         document = forward("a", attempt=2)
         await peer.invoke(document)
-        while not runs:
-            await asyncio.sleep(0.001)
+        await started.wait()
         await server.stop()
-        while not worker.saw(Disconnected):
-            await asyncio.sleep(0.001)
+        await worker.until(Disconnected)
         gate.set()
         await asyncio.sleep(0.1)
         await server.start()
@@ -174,8 +187,7 @@ async def test_no_server_at_all_is_told_and_waited_for() -> None:
     await server.stop()
     worker = Running(shop(), server)
     try:
-        while sum(isinstance(status, Disconnected) for status in worker.statuses) < 3:
-            await asyncio.sleep(0.001)
+        await worker.until(Disconnected, times=3)
         await server.start()
         await (await server.peer()).registered()
     finally:
@@ -189,16 +201,20 @@ async def test_a_silent_server_is_given_up() -> None:
     silent: list[asyncio.StreamWriter] = []
     timings = Timings(backoff_first=0.01, backoff_max=0.05, handshake=0.1)
 
+    twice = asyncio.Event()
+
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         silent.append(writer)
+        if len(silent) == 2:
+            twice.set()
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     server = FakeServer()
     server.port = listener.sockets[0].getsockname()[1]
     worker = Running(shop(), server, timings=timings)
     try:
-        while len(silent) < 2:
-            await asyncio.sleep(0.001)
+        await worker.until(Disconnected)
+        await twice.wait()
         assert any(isinstance(status, Disconnected) and "no registration" in status.reason for status in worker.statuses)
     finally:
         worker.task.cancel()
@@ -251,8 +267,7 @@ async def test_a_server_error_on_the_upgrade_is_tried_again() -> None:
     async with fake_server() as server:
         server.refuse_with = 503
         worker = Running(shop(), server)
-        while not worker.saw(Disconnected):
-            await asyncio.sleep(0.001)
+        await worker.until(Disconnected)
         server.refuse_with = None
         await (await server.peer()).registered()
         worker.task.cancel()
@@ -317,8 +332,7 @@ async def test_a_drain_without_a_server_ends_at_once() -> None:
     await server.start()
     await server.stop()
     worker = Running(shop(), server, timings=Timings(backoff_first=60.0))
-    while not worker.saw(Disconnected):
-        await asyncio.sleep(0.001)
+    await worker.until(Disconnected)
     worker.worker.drain()
     await asyncio.wait_for(worker.task, 10)
 
