@@ -226,6 +226,32 @@ async def test_attempts_are_listed_oldest_first_by_state(store: Store, state: st
     assert await store.attempts(Workspace("other"), state=state, after=None, limit=10) == []
 
 
+async def test_a_run_that_changes_moves_between_the_lists(store: Store) -> None:
+    async def found(where: RunFilter) -> bool:
+        return bool(await store.runs(WORKSPACE, where, before=None, limit=9))
+
+    run = run_row("run_1", wake_at_ms=None)
+    position = await commit(store, begins(run))
+    changes: list[tuple[dict[str, object], RunFilter | None]] = [
+        ({"status": "definition_blocked", "attention": "blocked"}, RunFilter(attention="blocked")),
+        ({"status": "running", "attention": None, "wake_at_ms": 70}, None),
+        ({"steps_declared": 2, "unwind_pending": 1}, RunFilter(status="running")),
+        ({"status": "stopping", "stop_reason": "cancelled"}, RunFilter(status="stopping")),
+        ({"status": "compensating", "outcome": "cancelled", "wake_at_ms": 0}, RunFilter(outcome="cancelled")),
+        ({"status": "ended", "recovery": "compensation_failed", "wake_at_ms": None}, RunFilter(recovery="compensation_failed")),
+    ]
+    for change, where in changes:
+        run = msgspec.structs.replace(run, **change)
+        position = await commit(store, moves("run_1", position, run=run))
+        assert await store.run(RunId("run_1")) == run
+        assert where is None or await found(where)
+        assert await found(RunFilter(attention="blocked")) == (run.attention == "blocked")
+        assert await found(RunFilter(status="running")) == (run.status == "running")
+        assert bool(await store.blocked_runs(WORKSPACE, APPLICATION, [run.function])) == (run.status == "definition_blocked")
+        wakes = await store.wakes(until_ms=100, after=None, limit=9)
+        assert [wake.wake_at_ms for wake in wakes] == ([] if run.wake_at_ms is None else [run.wake_at_ms])
+
+
 async def test_an_attempt_that_settles_leaves_the_open_ones(store: Store) -> None:
     attempt = attempt_row("att_1", "run_1", state="authorized")
     position = await commit(store, begins(run_row("run_1"), attempt))

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,7 @@ async def fill(store: Store) -> tuple[set[str], str]:
 
 
 @contextlib.contextmanager
-def locked(db: Path) -> Iterator[sqlite3.Connection]:
+def locked(db: Path) -> Generator[sqlite3.Connection]:
     other = sqlite3.connect(db, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     try:

@@ -22,7 +22,8 @@ async def test_cancelled_readers_leave_no_transaction_and_lose_no_connection(db:
         await commit(store, begins(run_row("run_1")), registers("r1"))
         chance = random.Random(7)
         for _ in range(60):
-            tasks = [asyncio.create_task(store.heads()) for _ in range(6)] + [asyncio.create_task(store.run(RunId("run_1")))]
+            tasks: list[asyncio.Task[object]] = [asyncio.create_task(store.heads()) for _ in range(6)]
+            tasks.append(asyncio.create_task(store.run(RunId("run_1"))))
             for _ in range(chance.randrange(12)):
                 await asyncio.sleep(0)
             await asyncio.sleep(chance.random() * 0.001)

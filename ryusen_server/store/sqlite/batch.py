@@ -21,6 +21,7 @@ Row = tuple[Any, ...]
 
 _row: Callable[[msgspec.Struct], Row] = msgspec.structs.astuple
 _run_update: Callable[[RunRow], Row] = operator.attrgetter(*sql.RUN_CHANGING, "run_id")
+_run_indexed: Callable[[RunRow], Row] = operator.attrgetter(*sql.UPDATE_RUN_INDEXED_PARAMETERS)
 
 
 class Batch:
@@ -78,6 +79,7 @@ class Batch:
             many(sql.INSERT_RUN, map(_row, self._new_runs.values()))
         if self._runs:
             _update(connection, sql.UPDATE_RUN, [_run_update(run) for run in self._runs.values()])
+            many(sql.UPDATE_RUN_INDEXED, map(_run_indexed, self._runs.values()))
         if self._attempts:
             many(sql.UPSERT_ATTEMPT, map(_row, self._attempts.values()))
         if self._fan_outs:

@@ -22,7 +22,6 @@ FATAL_CODES: Final = frozenset(
         sqlite3.SQLITE_IOERR_FSYNC,
         sqlite3.SQLITE_IOERR_DIR_FSYNC,
         sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_CLOSE,
     }
 )
 """After these nobody can tell what reached the disk: the kernel may have dropped pages that a second sync would report as written."""

@@ -36,7 +36,11 @@ RUN_FIXED: Final = frozenset(
     ("run_id", "workspace", "application", "function", "event_id", "trigger_id", "parent_run_id", "parent_step_id", "created_at_ms")
 )
 """What never changes about a run. Left out of updates, so that the indexes over it are not written again."""
-RUN_CHANGING: Final = tuple(name for name in RunRow.__struct_fields__ if name not in RUN_FIXED)
+RUN_INDEXED: Final = ("status", "outcome", "recovery", "attention", "wake_at_ms")
+"""What changes seldom and has indexes over it. SQLite writes an index again whenever a statement names its column, changed or not, so these
+have a statement of their own that touches only the runs that differ: a third of the time for the rest."""
+RUN_CHANGING: Final = tuple(name for name in RunRow.__struct_fields__ if name not in RUN_FIXED and name not in RUN_INDEXED)
+UPDATE_RUN_INDEXED_PARAMETERS: Final = (*RUN_INDEXED, "run_id", *RUN_INDEXED)
 ATTEMPT_FIXED: Final = frozenset(
     (
         "attempt_id",
@@ -59,6 +63,10 @@ ATTEMPT_CHANGING: Final = tuple(name for name in AttemptRow.__struct_fields__ if
 INSERT_HISTORY: Final = "INSERT INTO history (position, workspace, run_id, at_ms, records) VALUES (?, ?, ?, ?, ?)"
 INSERT_RUN: Final = _insert("runs", RunRow)
 UPDATE_RUN: Final = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in RUN_CHANGING)} WHERE run_id = ?"  # noqa: S608 — field names
+UPDATE_RUN_INDEXED: Final = (
+    f"UPDATE runs SET {', '.join(f'{name} = ?' for name in RUN_INDEXED)} "  # noqa: S608 — field names
+    f"WHERE run_id = ? AND ({' OR '.join(f'{name} IS NOT ?' for name in RUN_INDEXED)})"
+)
 UPSERT_ATTEMPT: Final = (
     _insert("attempts", AttemptRow)
     + f" ON CONFLICT (attempt_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in ATTEMPT_CHANGING)}"
