@@ -105,7 +105,7 @@ def printable_block(text: str) -> Painted:
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
-    """Header and rows as lines of padded cells. The last column is not padded."""
+    """Header and rows as lines of padded cells. No line ends in padding."""
     shown = [[_made_printable(cell) for cell in row] for row in rows]
     heads = [Painted(header, "muted") for header in headers]
     columns = [[heads[index], *(row[index] for row in shown)] for index in range(len(headers))]
@@ -115,7 +115,7 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
         cells: list[Cell] = []
         for index, cell in enumerate(row):
             cells.append(cell)
-            if index < len(row) - 1:
+            if any(later.text for later in row[index + 1 :]):
                 cells.append(Painted(" " * (widths[index] - _width(cell.text) + 2)))
         lines.append(cells)
     return lines

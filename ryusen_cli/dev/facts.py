@@ -57,6 +57,7 @@ def report_lines(facts: Facts) -> list[str]:
     lines.append(f"database    {server.database.path}{kept}")
     lines += routing_lines(facts)
     lines += worker_lines(facts)
+    lines += function_lines(facts)
     lines.append("endpoints   no HTTP endpoints")
     return lines
 
@@ -74,14 +75,21 @@ def routing_lines(facts: Facts) -> list[str]:
 
 
 def worker_lines(facts: Facts) -> list[str]:
-    """Connected workers with capacity, and what can run."""
+    """Connected workers with capacity, and how others were lost."""
     connected = [worker for worker in facts.workers if worker.connected]
     lines = [f"workers     {len(connected)} connected"]
     for worker in connected:
         draining = ", draining" if worker.draining else ""
         release = f", release {worker.release_id}" if worker.release_id else ""
         lines.append(f"  {worker.application}  {worker.instance_id[:12]}, capacity {worker.capacity}{release}{draining}")
-    lines += [f"  last failure of {worker.application}: {worker.last_failure}" for worker in facts.workers if worker.last_failure]
+    # A worker that drained and left is no failure, whatever its connection ended with.
+    failed = [worker for worker in facts.workers if worker.last_failure and not worker.draining]
+    return lines + [f"  last failure of {worker.application}: {worker.last_failure}" for worker in failed]
+
+
+def function_lines(facts: Facts) -> list[str]:
+    """What can be started, by what, and whether anybody can run it."""
+    lines: list[str] = []
     for function in facts.functions:
         started = ", ".join(trigger.event_name for trigger in function.triggers) or "invoke only"
         able = "" if function.workers else ", no worker can run it"
@@ -98,6 +106,8 @@ def changed_lines(before: Facts | None, after: Facts) -> list[str]:
         lines += routing_lines(after)
     if _fleet(before) != _fleet(after):
         lines += worker_lines(after)
+    if function_lines(before) != function_lines(after):
+        lines += function_lines(after)
     return lines
 
 

@@ -126,7 +126,9 @@ def _unwind(targets: Sequence[UnwindTarget], output: Output) -> Lines:
         why: Cell = "" if target.error is None else error_text(target.error)
         if target.state == "skipped":
             why = words.skip_reason(target.reason, target.hidden_by)
-        rows.append([f"{place}", target.step_id, output.word(words.TARGETS[target.state]), "", why])
+        last = target.attempts[-1] if target.attempts else None
+        took = "" if last is None else _took(last.authorized_at_ms, last.settled_at_ms)
+        rows.append([f"{place}", target.step_id, output.word(words.TARGETS[target.state]), took, why])
         if _tells_more(target.attempts):
             rows += [["", f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output)] for attempt in target.attempts]
     return list(table_lines(("", "STEP", "STATE", "TOOK", ""), rows))
