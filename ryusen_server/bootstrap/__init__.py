@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ryusen_server.bootstrap.server import Server, StoreFactory
     from ryusen_server.engine.config import EngineConfig
+    from ryusen_server.transports.connected.connection import ConnectedConfig
 
 __all__ = ["Ready", "ServerSettings", "StartRefused", "build", "running_server", "serve"]
 
@@ -31,15 +32,26 @@ def serve(settings: ServerSettings, *, on_ready: Callable[[Ready], None] | None 
     return run(settings, on_ready=on_ready)
 
 
-def build(settings: ServerSettings, *, store_factory: StoreFactory | None = None, engine_config: EngineConfig | None = None) -> Server:
+def build(
+    settings: ServerSettings,
+    *,
+    store_factory: StoreFactory | None = None,
+    engine_config: EngineConfig | None = None,
+    connected_config: ConnectedConfig | None = None,
+) -> Server:
     """A server that is wired but not started. The other arguments are seams for tests."""
     from ryusen_server.bootstrap.server import Server
 
-    return Server(settings, store_factory=store_factory, engine_config=engine_config)
+    return Server(settings, store_factory=store_factory, engine_config=engine_config, connected_config=connected_config)
 
 
 def running_server(
-    folder: Path, *, store_factory: StoreFactory | None = None, engine_config: EngineConfig | None = None, **settings: Any
+    folder: Path,
+    *,
+    store_factory: StoreFactory | None = None,
+    engine_config: EngineConfig | None = None,
+    connected_config: ConnectedConfig | None = None,
+    **settings: Any,
 ) -> AbstractAsyncContextManager[Server]:
     """A server on the running loop, on a free port, with its database in `folder`: `async with running_server(tmp_path) as server`.
 
@@ -48,4 +60,6 @@ def running_server(
     from ryusen_server.bootstrap.server import running
 
     chosen: dict[str, Any] = {"db": folder / "ryusen.db", "port": 0, "drain_ms": 0, **settings}
-    return running(build(ServerSettings(**chosen), store_factory=store_factory, engine_config=engine_config))
+    return running(
+        build(ServerSettings(**chosen), store_factory=store_factory, engine_config=engine_config, connected_config=connected_config)
+    )

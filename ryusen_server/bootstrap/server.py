@@ -49,7 +49,7 @@ StoreFactory = Callable[[Path | None, Callable[[str], None]], Awaitable[OpenStor
 
 
 class Server:
-    """A server and its parts. One loop; `start` once, `stop` once."""
+    """A server and its parts. One loop; `start` once, then `stop`."""
 
     engine: Engine
     store: OpenStore
@@ -70,6 +70,7 @@ class Server:
         self._connected_config = connected_config or _connected_config(self._engine_config)
         self._sockets: list[socket.socket] = []
         self._serving: Serving | None = None
+        self._stopped = False
         self._gateway: Gateway | None = None
         self._context: Context | None = None
 
@@ -153,6 +154,9 @@ class Server:
         """Stop within the bound, or at once when `hurry` is set meanwhile. What is durable stays; what was out is asked for again."""
         if self._context is None or self._gateway is None or self._serving is None:
             raise AssertionError("only a started server stops")
+        if self._stopped:
+            return
+        self._stopped = True
         self._context.draining = True
         await _first(self.engine.drain(self.settings.drain_ms if drain_ms is None else drain_ms), hurry)
         if not self._context.stopping.done():
