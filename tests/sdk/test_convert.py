@@ -165,7 +165,12 @@ def test_sixty_four_levels_are_portable_and_one_more_is_not() -> None:
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5, minutes=45)), ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")])
 @pytest.mark.parametrize(
-    "moment", [datetime(2024, 10, 27, 2, 30, 0, 123456, fold=1), datetime(2, 1, 1), datetime(9998, 12, 31, 23, 59, 59, 999999)]
+    "moment",
+    [
+        datetime(2024, 10, 27, 2, 30, 0, 123456, tzinfo=UTC, fold=1),
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=UTC),
+    ],
 )
 def test_instants_are_the_same_in_every_zone(zone: tzinfo, moment: datetime) -> None:
     aware = moment.replace(tzinfo=zone)
