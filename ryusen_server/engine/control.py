@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 
@@ -63,7 +64,12 @@ class Control:
         self._durable_active: dict[Workspace, dict[Application, ManifestRow]] = {}
         self._tables: dict[RoutingGeneration, RoutingTable] = {}
         self._releases: dict[tuple[Scope, ReleaseId], ReleaseRow] = {}
+        self._seeing: dict[tuple[Scope, ReleaseId], asyncio.Future[None]] = {}
+        """Releases whose first registration is not durable yet."""
+        self._publishing: dict[Workspace, asyncio.Lock] = {}
         self._keys: dict[tuple[Workspace, str], asyncio.Future[None]] = {}
+        self._submissions: set[asyncio.Task[AcceptedEvent | Problem]] = set()
+        self._expanding: set[EventId] = set()
         self._retry: set[EventId] = set()
 
     async def load(self) -> None:
@@ -100,30 +106,38 @@ class Control:
         found = [row for (scope, _), row in self._releases.items() if scope.workspace == workspace]
         return sorted(found, key=lambda row: row.position)
 
-    def release(self, scope: Scope, release_id: ReleaseId) -> ReleaseRow | None:
-        """A release that has registered before."""
-        return self._releases.get((scope, release_id))
-
-    async def first_seen(self, scope: Scope, release_id: ReleaseId, contract: str) -> ReleaseRow:
-        """Record a release at its first registration. Raises `StorageUnavailable`."""
-        now_ms = self._clock.now_ms()
-        row = ReleaseRow(scope.workspace, scope.application, release_id, contract, now_ms)
-        records = _records("release_seen", application=scope.application, release_id=release_id)
-        durable = self._submit(Unit((ReleaseWrite(row, records),)))
-        row = msgspec.structs.replace(row, position=durable.position)
-        self._releases[scope, release_id] = row
-        try:
-            await durable.future
-        except StorageUnavailable:
-            self._releases.pop((scope, release_id), None)
-            raise
+    async def release(self, scope: Scope, release_id: ReleaseId, contract: str) -> ReleaseRow:
+        """A release as its first registration recorded it, which may be this one. Raises `StorageUnavailable`."""
+        key = (scope, release_id)
+        while (row := self._releases.get(key)) is None:
+            seeing = self._seeing.get(key)
+            if seeing is None:
+                seeing = self._seeing[key] = self._first_seen(scope, release_id, contract)
+            await asyncio.shield(seeing)
         return row
+
+    def _first_seen(self, scope: Scope, release_id: ReleaseId, contract: str) -> asyncio.Future[None]:
+        row = ReleaseRow(scope.workspace, scope.application, release_id, contract, self._clock.now_ms())
+        records = _records("release_seen", application=scope.application, release_id=release_id)
+
+        def seen(error: StorageUnavailable | None) -> None:
+            del self._seeing[scope, release_id]
+            if error is None:
+                self._releases[scope, release_id] = msgspec.structs.replace(row, position=durable.position)
+
+        durable = self._submit(Unit((ReleaseWrite(row, records),)), seen)
+        return durable.future
 
     async def publish(self, scope: Scope, publication: Publication) -> ActivatedManifest | Problem:
         """Activate a complete desired state, or say why not. Raises `StorageUnavailable`."""
         refused = check_publication(publication, timeout_ms_max=self._config.max_run_timeout_ms)
         if refused is not None:
             return problems.problem(refused.code, refused.message, path=refused.path)
+        # One at a time in a workspace: what the store says of a generation stays true until this publication is decided.
+        async with self._publishing.setdefault(scope.workspace, asyncio.Lock()):
+            return await self._activate(scope, publication)
+
+    async def _activate(self, scope: Scope, publication: Publication) -> ActivatedManifest | Problem:
         generation = manifest_generation_id(scope, publication.expected_parent, publication)
         await self._store.flush()
         known = await self._store.manifest(scope.workspace, generation)
@@ -131,9 +145,6 @@ class Control:
             return ActivatedManifest(known, replayed=True)
         active = self._active.get(scope.workspace, {})
         current = active.get(scope.application)
-        if current is not None and current.manifest_generation == generation:
-            await self._store.flush()
-            return ActivatedManifest(current, replayed=True)
         current_id = None if current is None else current.manifest_generation
         if publication.expected_parent != current_id:
             return problems.parent_conflict(current_id, publication.expected_parent)
@@ -167,6 +178,7 @@ class Control:
 
     def _submit(self, unit: Unit, first: Done | None = None) -> _Durable:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_heard)
 
         def done(error: StorageUnavailable | None) -> None:
             if first is not None:
@@ -188,6 +200,16 @@ class Control:
         """Accept an event, once for each key. Raises `StorageUnavailable`, with nothing accepted."""
         if key is None:
             return AcceptedEvent(await self._accept(workspace, name, payload, metadata, None), replayed=False)
+        # In a task of its own: a caller that goes away must not free the key before its event is durable or lost.
+        work = asyncio.create_task(self._submit_once(workspace, name, payload, metadata, key))
+        self._submissions.add(work)
+        work.add_done_callback(self._submissions.discard)
+        work.add_done_callback(_heard)
+        return await asyncio.shield(work)
+
+    async def _submit_once(
+        self, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], key: str
+    ) -> AcceptedEvent | Problem:
         slot = (workspace, key)
         while (earlier := self._keys.get(slot)) is not None:
             await asyncio.wait([earlier])
@@ -268,10 +290,13 @@ class Control:
         event = await self._store.event(event_id)
         if event is None or event.fan_out_next is None:
             return
-        self._fan_out(event, await self._table(event.workspace, event.routing_generation))
+        table = await self._table(event.workspace, event.routing_generation)
+        if event_id not in self._expanding:
+            self._fan_out(event, table)
 
     def _fan_out(self, event: EventRow, table: RoutingTable) -> None:
         """Create the next batch of the event's runs; the batch after it begins when this one is durable."""
+        self._expanding.add(event.event_id)
         bindings = table.bindings.get(event.name, ())
         begin_at = event.fan_out_next or 0
         end_at = min(begin_at + self._config.fan_out_batch, len(bindings))
@@ -299,6 +324,7 @@ class Control:
             self._dispatcher.offer(live)
 
     def _fanned_out(self, event: EventRow, table: RoutingTable, error: StorageUnavailable | None) -> None:
+        self._expanding.discard(event.event_id)
         if error is not None:
             self._retry.add(event.event_id)
         elif event.fan_out_next is None:
@@ -316,6 +342,12 @@ class Control:
 class _Durable(msgspec.Struct, frozen=True):
     position: int
     future: asyncio.Future[None]
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may have gone away, which is no reason to report its failure as unheard."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _records(kind: str, **fields: object) -> bytes:

@@ -42,6 +42,9 @@ class Dispatcher:
         self._ready: dict[Key, OrderedDict[RunId, None]] = {}
         self._queued: dict[RunId, Key] = {}
         self._paced: dict[Key, set[RunId]] = {}
+        self._hurried: set[RunId] = set()
+        """Of those that wait for a worker, the ones whose pace a registration has ended."""
+        self._turn = 0
         self._timers: list[tuple[int, RunId]] = []
         self._armed_for: dict[RunId, int] = {}
         """How many entries of the heap a run still has a use for; those of a run that is not named here are stale."""
@@ -88,6 +91,7 @@ class Dispatcher:
             heapq.heapify(self._timers)
             self._stale = 0
         self._forget_pace(live)
+        self._hurried.discard(run_id)
         key = self._queued.pop(run_id, None)
         if key is not None:
             queue = self._ready[key]
@@ -111,8 +115,10 @@ class Dispatcher:
         """The worker has room: give it what waits for its functions."""
         if not self._ready or not self.leasing:
             return
-        for function in instance.frame.functions:
-            key = (instance.scope, function)
+        functions = instance.frame.functions
+        self._turn += 1  # so that a function with a long queue does not starve the ones behind it
+        for index in range(len(functions)):
+            key = (instance.scope, functions[(self._turn + index) % len(functions)])
             if key in self._ready:
                 self._serve(key)
 
@@ -131,24 +137,20 @@ class Dispatcher:
                 self._wake(run_id)
                 continue
             need = agenda(live.run)
-            if need.need in ("discovery", "attempt") and need.due_at_ms <= self._clock.now_ms():
-                self._start(live, need, instance, hurry=False)
+            hurry = need.paced and run_id in self._hurried
+            self._hurried.discard(run_id)
+            if need.need in ("discovery", "attempt") and (hurry or need.due_at_ms <= self._clock.now_ms()):
+                self._start(live, need, instance, hurry=hurry)
             else:
                 self.offer(live)
 
     def hurry(self, scope: Scope, functions: Iterable[FunctionId]) -> None:
-        """A worker registered: what was paced for its functions goes at once."""
+        """A worker registered: what was paced for its functions goes as soon as somebody has room."""
         for function in functions:
             key = (scope, function)
             for run_id in sorted(self._paced.pop(key, ())):
-                live = self._runs.get(run_id)
-                if live is None:
-                    self._wake(run_id)
-                    continue
-                need = agenda(live.run)
-                instance = self._fleet.choose(*key)
-                if need.paced and need.need in ("discovery", "attempt") and instance is not None and self.leasing:
-                    self._start(live, need, instance, hurry=True)
+                self._hurried.add(run_id)
+                self._enqueue(key, run_id)
 
     def schedule(self, run_id: RunId, at_ms: int) -> None:
         """Look at the run again at an instant; ignored beyond the horizon, where the wake index has it."""

@@ -16,7 +16,7 @@ import msgspec
 from ryusen_protocol import PROTOCOL_VERSION, problems
 from ryusen_protocol.codec import encode
 from ryusen_protocol.frames import Disposition, Drain, Log, OutcomeAck, Register, Registered, RegistrationRejected
-from ryusen_protocol.ids import FunctionId, RequestId, RoutingGeneration, RunId, SessionId, Workspace
+from ryusen_protocol.ids import FunctionId, ReleaseId, RequestId, RoutingGeneration, RunId, SessionId, Workspace
 from ryusen_protocol.manifest import Publication
 from ryusen_protocol.outcome import (
     CallbackFailed,
@@ -24,6 +24,7 @@ from ryusen_protocol.outcome import (
     Declared,
     DefinitionBlocked,
     Outcome,
+    OutcomeBody,
     RejectedBeforeStart,
     Succeeded,
     TargetNotFound,
@@ -108,13 +109,15 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tick_handle: Handle | None = None
         self._scanned_until: WakeRow | None = None
-        self._dropped: dict[RunId, None] = {}
+        self._dropped: dict[RunId, list[Command]] = {}
+        """Runs to be loaded again once the store answers, with the commands that were lost with their memory."""
         self._retrying = False
         self._landed = asyncio.Event()
         self._stopped = False
         self._ticks = 0
         self._scan_at_tick = SCAN_EVERY_TICKS
         self._scanning = False
+        self._ticked_at_ms = 0
 
     # life
 
@@ -133,12 +136,18 @@ class Engine:
         for instance in self._fleet.all():
             if instance.channel is not None:
                 instance.channel.send(farewell)
-        try:
-            async with asyncio.timeout(bound_ms / 1000):
-                while self._fleet.in_flight():
-                    self._landed.clear()
-                    await self._landed.wait()
-        except TimeoutError:
+        over = asyncio.Event()
+
+        def expire() -> None:
+            over.set()
+            self._landed.set()
+
+        bound = self._clock.call_later(bound_ms, expire)
+        while self._fleet.in_flight() and not over.is_set():
+            self._landed.clear()
+            await self._landed.wait()
+        bound.cancel()
+        if self._fleet.in_flight():
             log.warning("stopping with %d invocations still out; their results are accepted after a restart", self._fleet.in_flight())
         await self._store.flush()
 
@@ -152,6 +161,7 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runs.stop()
 
     @property
     def leasing(self) -> bool:
@@ -243,18 +253,23 @@ class Engine:
             self._command(run_id, proof)
         self._dispatcher.hurry(instance.scope, instance.frame.functions)
         self._dispatcher.pump(instance)
-        self._spawn("wake blocked runs", self._wake_blocked(instance))
-
-    async def _wake_blocked(self, instance: Instance) -> None:
-        scope = instance.scope
         release_id = instance.frame.release_id
-        if release_id is None:
-            return
+        if release_id is not None:
+            self._spawn("wake blocked runs", self._wake_blocked(instance, release_id))
+
+    async def _wake_blocked(self, instance: Instance, release_id: ReleaseId) -> None:
+        scope = instance.scope
         preferred = [function for function in instance.frame.functions if self._fleet.preferred_release(scope, function) == release_id]
-        for run_id in await self._store.blocked_runs(scope.workspace, scope.application, preferred):
-            live = await self._runs.load(run_id)
-            if live is not None and live.run.status == "definition_blocked":
-                self._apply(live, Rediscover(f"release {release_id}"))
+        try:
+            for run_id in await self._store.blocked_runs(scope.workspace, scope.application, preferred):
+                live = await self._runs.load(run_id)
+                if live is not None and live.run.status == "definition_blocked":
+                    self._move(live, Rediscover(f"release {release_id}"))
+        except StorageUnavailable:
+            # No wake may be lost: a run that was woken already is at most asked once more.
+            again = self._wake_blocked
+            self._clock.call_later(self.config.storage_retry_ms, lambda: self._spawn("wake blocked runs", again(instance, release_id)))
+            raise
 
     def outcome(self, session_id: SessionId, outcome: Outcome) -> None:
         """A worker's answer. Effects are acknowledged through the session's channel once the disposition is durable."""
@@ -266,28 +281,43 @@ class Engine:
         body = outcome.outcome
         if isinstance(body, RejectedBeforeStart) and body.reason == "unsupported_target" and flight is not None:
             instance.refused.add(flight.function)
-        discovery = flight.discovery if flight is not None else isinstance(body, _DISCOVERY_BODIES)
+        lease = self._leases.of_scope(outcome.request_id, instance.scope)
+        out = flight or lease
+        if out is not None and out.run_id != outcome.run_id:
+            self._unreadable(instance, outcome.request_id, flight, "it names another run than its invocation did")
+        elif flight.discovery if flight is not None else lease is None and _answers_discovery(body):
+            self._discovery_answered(instance, outcome)
+        else:
+            self._effect_answered(instance, flight, outcome)
+        self._dispatcher.pump(instance)
+
+    def _effect_answered(self, instance: Instance, flight: Flight | None, outcome: Outcome) -> None:
+        body = outcome.outcome
+        if isinstance(body, _DISCOVERY_BODIES):
+            self._unreadable(instance, outcome.request_id, flight, "an effect was answered as a discovery")
+            return
+        if body.attempt is None or body.attempt_generation is None:
+            why = "the outcome of an effect names its attempt and attempt_generation"
+            self._unreadable(instance, outcome.request_id, flight, why)
+            return
         live = self._runs.get(outcome.run_id)
-        if discovery:
-            if live is not None:
-                self._discovery_answered(live, instance, outcome)
-        elif isinstance(body, _DISCOVERY_BODIES):
-            self.unreadable_outcome(session_id, outcome.request_id, "an effect was answered as a discovery")
-        elif body.attempt is None or body.attempt_generation is None:
-            self.unreadable_outcome(session_id, outcome.request_id, "the outcome of an effect names its attempt and attempt_generation")
-        elif live is not None:
+        if live is not None:
             self._attempt_answered(live, instance, outcome)
         else:
             self._spawn("late outcome", self._load_and_answer(instance, outcome))
-        self._dispatcher.pump(instance)
 
-    def _discovery_answered(self, live: LiveRun, instance: Instance, outcome: Outcome) -> None:
-        body = outcome.outcome
-        if isinstance(body, (Succeeded, CallbackFailed, TargetNotFound)):
-            self._apply(live, LoseDiscovery(outcome.request_id))
-            return
+    def _discovery_answered(self, instance: Instance, outcome: Outcome) -> None:
+        live = self._runs.get(outcome.run_id)
+        if live is None:
+            return  # a pass that is out keeps its run in memory, so this one is no longer wanted
         run = live.run
         scope = Scope(run.workspace, run.application)
+        if scope != instance.scope:
+            return
+        body = outcome.outcome
+        if isinstance(body, _EFFECT_BODIES):
+            self._apply(live, LoseDiscovery(outcome.request_id))
+            return
         assignee: AuthorizeAttempt | None = None
         if isinstance(body, Declared) and self.config.merge and self.leasing:
             chosen = self._fleet.choose(scope, run.function, asking=instance)
@@ -334,18 +364,28 @@ class Engine:
         instance = self._fleet.at(session_id)
         if instance is None:
             return
-        flight = self._land(request_id, instance)
-        log.warning("worker %s sent an unreadable outcome for %s: %s", instance.instance_id, request_id, why)
-        lease = self._leases.get(request_id)
-        run_id = flight.run_id if flight is not None else None if lease is None else lease.run_id
-        if run_id is not None:
-            live = self._runs.get(run_id)
-            if live is not None and flight is not None and flight.discovery:
-                self._apply(live, LoseDiscovery(request_id))
-            else:
-                self._command(run_id, LoseContact(request_id, f"its outcome could not be read: {why}"))
-        self._acknowledge(instance, request_id, "malformed", why)
+        self._unreadable(instance, request_id, self._land(request_id, instance), why)
         self._dispatcher.pump(instance)
+
+    def _unreadable(self, instance: Instance, request_id: RequestId, flight: Flight | None, why: str) -> None:
+        log.warning("worker %s sent an unreadable outcome for %s: %s", instance.instance_id, request_id, why)
+        out = flight or self._leases.of_scope(request_id, instance.scope)
+        live = None if out is None else self._runs.get(out.run_id)
+        if out is not None and live is None and not (flight is not None and flight.discovery):
+            return  # the run is on its way back into memory; the worker asks again until it is answered
+        if live is not None and flight is not None and flight.discovery:
+            self._apply(live, LoseDiscovery(request_id))
+        elif live is not None:
+            self._move(live, LoseContact(request_id, f"its outcome could not be read: {why}"))
+
+        def acknowledge(error: StorageUnavailable | None) -> None:
+            if error is None:
+                self._acknowledge(instance, request_id, "malformed", why)
+
+        if live is None:
+            acknowledge(None)
+        else:
+            self._runs.when_durable(live, acknowledge)
 
     def heartbeat(self, session_id: SessionId, named: list[RequestId]) -> None:
         """The worker lives and executes these. A discovery that two heartbeats in a row do not name is repeated."""
@@ -355,7 +395,7 @@ class Engine:
         now_ms = self._clock.now_ms()
         instance.last_contact_at_ms = now_ms
         for request_id in named:
-            self._leases.renew(request_id, instance.instance_id, now_ms)
+            self._leases.renew(request_id, instance, now_ms)
         executing = set(named)
         for request_id in request_ids(flight for flight in instance.flights.values() if flight.discovery):
             flight = instance.flights[request_id]
@@ -379,7 +419,7 @@ class Engine:
         if instance is None:
             return
         self._fleet.close(instance, reason)
-        self._leases.lose_contact(instance.instance_id)
+        self._leases.lose_contact(instance)
         for request_id in request_ids(flight for flight in instance.flights.values() if flight.discovery):
             self._lose_discovery(instance.flights[request_id])
         self._landed.set()
@@ -396,6 +436,14 @@ class Engine:
             return None
         self._landed.set()
         return self._fleet.land(request_id)
+
+    def _give_back(self, request_id: RequestId) -> None:
+        """Free the slot of something that will not be answered, and let what waits have it."""
+        flight = self._fleet.land(request_id)
+        if flight is not None:
+            self._landed.set()
+            # Not now: this may be in the middle of another decision.
+            asyncio.get_running_loop().call_soon(self._dispatcher.pump, flight.instance)
 
     # effects of decisions
 
@@ -414,16 +462,16 @@ class Engine:
         if instance is not None and instance.channel is not None:
             instance.channel.send(outgoing.frame)
             return
-        self._fleet.land(effect.request_id)
+        self._give_back(effect.request_id)
         if isinstance(effect, SendDiscovery):
             self._apply(live, LoseDiscovery(effect.request_id))
         else:
-            self._apply(live, NeverBegan(effect.request_id, "the worker was gone before the invocation left the server"))
+            self._move(live, NeverBegan(effect.request_id, "the worker was gone before the invocation left the server"))
 
     def withdraw(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> None:
         """An invocation may not leave: what it was built on is lost."""
         del live
-        self._fleet.land(effect.request_id)
+        self._give_back(effect.request_id)
 
     def attempt_changed(self, run: Run, attempt: Attempt) -> None:
         """Leases follow attempts: one exactly while an attempt is authorized."""
@@ -431,19 +479,22 @@ class Engine:
             self._leases.begin(run, attempt, floor_ms=0, in_contact=True)
         elif attempt.request_id is not None:
             self._leases.end(attempt.request_id)
-            if attempt.state == "unknown":
-                self._fleet.land(attempt.request_id)
+            self._give_back(attempt.request_id)
 
     def run_dropped(self, live: LiveRun) -> None:
         """A failed commit took the run's memory with it: load it again once the store answers."""
         for request_id in live.run.requests:
             self._leases.end(request_id)
-        self._dropped[live.run.run_id] = None
-        self._retry_soon()
+        self._owe(live.run.run_id)
 
     def run_ended(self, live: LiveRun) -> None:
         """A run's end is durable and it has left the memory."""
         self._dispatcher.forget(live)
+
+    def _owe(self, run_id: RunId, *commands: Command) -> None:
+        """Go on with a run, and with what was to become of it, once the store answers."""
+        self._dropped.setdefault(run_id, []).extend(commands)
+        self._retry_soon()
 
     def _retry_soon(self) -> None:
         if not self._retrying and not self._stopped:
@@ -455,8 +506,10 @@ class Engine:
         try:
             await self._control.retry_fan_outs()
             for run_id in list(self._dropped):
-                await self._resume(run_id)
-                self._dropped.pop(run_id, None)
+                live = await self._resume_alone(run_id)
+                for command in self._dropped.pop(run_id, ()):
+                    if live is not None:
+                        self._move(live, command)
         except StorageUnavailable:
             self._retry_soon()
 
@@ -466,36 +519,68 @@ class Engine:
         self._runs.apply(live, command)
         self._dispatcher.offer(live)
 
+    def _move(self, live: LiveRun, command: Command) -> None:
+        """Apply what nobody would say again: when its commit fails, it is said again here."""
+        run_id = live.run.run_id
+        decision = self._runs.apply(live, command)
+        if not isinstance(decision, Refusal) and decision.records:
+            self._runs.when_durable(live, lambda error: None if error is None else self._owe(run_id, command))
+        self._dispatcher.offer(live)
+
     def _command(self, run_id: RunId, command: Command) -> None:
         live = self._runs.get(run_id)
         if live is not None:
-            self._apply(live, command)
+            self._move(live, command)
         else:
-            self._spawn("command", self._load_and_apply(run_id, command))
+            self._spawn("command", self._load_and_move(run_id, command))
 
-    async def _load_and_apply(self, run_id: RunId, command: Command) -> None:
-        live = await self._runs.load(run_id)
+    async def _load_and_move(self, run_id: RunId, command: Command) -> None:
+        try:
+            live = await self._runs.load(run_id)
+        except StorageUnavailable:
+            self._owe(run_id, command)
+            raise
         if live is not None:
-            self._apply(live, command)
+            self._move(live, command)
 
     def _wake(self, run_id: RunId) -> None:
         """A run's moment has come, or a worker is free for it."""
         live = self._runs.get(run_id)
         if live is None:
-            self._spawn("wake", self._resume(run_id))
-        else:
+            self._spawn("wake", self._load_and_look(run_id))
+            return
+        try:
             self._look(live)
+        except Exception:  # one run's defect must not keep the others from their timers
+            log.exception("run %s could not be woken", run_id)
+
+    async def _load_and_look(self, run_id: RunId) -> None:
+        try:
+            await self._resume(run_id)
+        except StorageUnavailable:
+            self._owe(run_id)
+            raise
 
     def _look(self, live: LiveRun) -> None:
         if past_deadline(live.run, self._clock.now_ms()):
             self._runs.apply(live, DeadlineReached())
         self._dispatcher.offer(live)
 
-    async def _resume(self, run_id: RunId) -> None:
+    async def _resume_alone(self, run_id: RunId) -> LiveRun | None:
+        """As `_resume`; a defect of this run is told and keeps no other run from going on."""
+        try:
+            return await self._resume(run_id)
+        except StorageUnavailable:
+            raise
+        except Exception:
+            log.exception("run %s could not be resumed", run_id)
+            return None
+
+    async def _resume(self, run_id: RunId) -> LiveRun | None:
         """Load a run and go on with it as its state says: the one path of a restart, a failed commit and a wake-up."""
         live = await self._runs.load(run_id)
         if live is None:
-            return
+            return None
         attempt = live.run.current_attempt()
         if (
             attempt is not None
@@ -507,17 +592,18 @@ class Engine:
             floor_ms = self._clock.now_ms() + self.config.reconnect_grace_ms
             self._leases.begin(live.run, attempt, floor_ms=floor_ms, in_contact=in_contact)
         self._look(live)
+        return live
 
     async def _scan(self) -> None:
-        """Walk the wake index up to the horizon; what lies beyond is met by a later walk."""
+        """Walk the wake index some way ahead; what lies beyond is met by a later walk."""
         if self._scanning:
             return
         self._scanning = True
         try:
-            while page := await self._store.wakes(until_ms=self._clock.now_ms() + HORIZON_MS, after=self._scanned_until, limit=SCAN_PAGE):
+            while page := await self._store.wakes(until_ms=self._scan_until_ms(), after=self._scanned_until, limit=SCAN_PAGE):
                 for row in page:
                     if row.wake_at_ms == WAKE_NOW:
-                        await self._resume(row.run_id)
+                        await self._resume_alone(row.run_id)
                     else:
                         self._dispatcher.schedule(row.run_id, row.wake_at_ms)
                     self._scanned_until = row
@@ -527,14 +613,28 @@ class Engine:
         finally:
             self._scanning = False
 
+    def _scan_until_ms(self) -> int:
+        until_ms = self._clock.now_ms() + SCAN_AHEAD_MS
+        if self._scanned_until is not None and self._scanned_until.wake_at_ms > until_ms:
+            # The clock went back: what has been set since then may stand before what was met.
+            self._scanned_until = WakeRow(RunId(""), WAKE_NOW + 1)
+        return until_ms
+
     def _tick(self) -> None:
         """What has no instant of its own: leases, timers after a jump of the clock, lost workers, the wake index."""
+        try:
+            self._sweep()
+        except Exception:  # without the next tick no lease would ever end
+            log.exception("a tick failed")
+        self._tick_handle = self._clock.call_later(self.config.tick_ms, self._tick)
+
+    def _sweep(self) -> None:
         now_ms = self._clock.now_ms()
         for lease in self._leases.elapsed(now_ms):
             overdue = lease.answer_by_ms is not None and now_ms >= lease.answer_by_ms
             reason = "no answer came after its timeout" if overdue else "its worker was out of contact for its whole lease"
             self._leases.end(lease.request_id)
-            self._fleet.land(lease.request_id)
+            self._give_back(lease.request_id)
             self._command(lease.run_id, LoseContact(lease.request_id, reason))
         for instance in list(self._fleet.all()):
             gone = instance.channel is None and not instance.flights
@@ -542,12 +642,16 @@ class Engine:
                 self._fleet.forget(instance)
         self._dispatcher.fire()
         self._ticks += 1
-        if self._ticks >= self._scan_at_tick:
+        jumped = not 0 <= now_ms - self._ticked_at_ms <= JUMP_MS
+        self._ticked_at_ms = now_ms
+        if jumped or self._ticks >= self._scan_at_tick:
             self._scan_at_tick = self._ticks + SCAN_EVERY_TICKS
             self._spawn("scan", self._scan())
-        self._tick_handle = self._clock.call_later(self.config.tick_ms, self._tick)
 
     def _spawn(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        if self._stopped:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(self._guarded(what, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -565,6 +669,17 @@ class Engine:
 MISSED_HEARTBEATS_MAX = 2
 SCAN_PAGE = 500
 SCAN_EVERY_TICKS = 120
+SCAN_AHEAD_MS = HORIZON_MS - 10_000
+"""Less than what the dispatcher takes itself: a wait just beyond its horizon is durable before a walk comes by."""
+
+JUMP_MS = 5_000
+"""A clock that moved this far between two ticks has jumped."""
+
+
+def _answers_discovery(body: OutcomeBody) -> bool:
+    """Whether a body under a request nobody waits for any more is that of a discovery, which is never acknowledged."""
+    rejected = isinstance(body, RejectedBeforeStart) and body.attempt is None and body.attempt_generation is None
+    return rejected or isinstance(body, _DISCOVERY_BODIES)
 
 
 def _settler(future: asyncio.Future[None]) -> Callable[[StorageUnavailable | None], None]:

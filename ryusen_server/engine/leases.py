@@ -6,9 +6,12 @@ the reconnect grace. Whether a lease is over is checked by a sweep over what is 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from ryusen_protocol.ids import InstanceId, RequestId, RunId, SessionId
+from ryusen_protocol.scope import Scope
 from ryusen_server.core.state import Attempt, Run
 from ryusen_server.engine.views import ContactView
 
@@ -18,6 +21,7 @@ class Lease(msgspec.Struct):
 
     run_id: RunId
     request_id: RequestId
+    scope: Scope
     instance_id: InstanceId
     session_id: SessionId
     until_ms: int
@@ -30,6 +34,17 @@ class Lease(msgspec.Struct):
         return self.until_ms if self.answer_by_ms is None else min(self.until_ms, self.answer_by_ms)
 
 
+class Holder(Protocol):
+    """A worker, as its leases know it. Instance ids are the workers' own words, so they mean nothing beyond their scope."""
+
+    scope: Scope
+    instance_id: InstanceId
+
+
+def _holds(holder: Holder, lease: Lease) -> bool:
+    return lease.instance_id == holder.instance_id and lease.scope == holder.scope
+
+
 class Leases:
     """The leases of every authorized attempt, by request."""
 
@@ -39,16 +54,17 @@ class Leases:
         self._leases: dict[RequestId, Lease] = {}
 
     def begin(self, run: Run, attempt: Attempt, *, floor_ms: int, in_contact: bool) -> None:
-        """Watch an authorized attempt; the lease ends at `floor_ms` at the earliest."""
+        """Watch an authorized attempt; the lease ends at `floor_ms` at the earliest, whatever it was and whenever its answer was due."""
         if attempt.request_id is None or attempt.worker is None or attempt.lease_until_ms is None:
             raise AssertionError("an authorized attempt has a request, a worker and a lease")
         self._leases[attempt.request_id] = Lease(
             run.run_id,
             attempt.request_id,
+            Scope(run.workspace, run.application),
             attempt.worker.instance_id,
             attempt.worker.session_id,
             max(attempt.lease_until_ms, floor_ms),
-            attempt.answer_by_ms,
+            None if attempt.answer_by_ms is None else max(attempt.answer_by_ms, floor_ms),
             in_contact,
         )
 
@@ -60,22 +76,26 @@ class Leases:
         """The lease under a request id."""
         return self._leases.get(request_id)
 
-    def renew(self, request_id: RequestId, instance_id: InstanceId, now_ms: int) -> None:
+    def of_scope(self, request_id: RequestId, scope: Scope) -> Lease | None:
+        """The lease under a request id, if it is the scope's: no worker's word crosses applications."""
+        lease = self._leases.get(request_id)
+        return lease if lease is not None and lease.scope == scope else None
+
+    def renew(self, request_id: RequestId, holder: Holder, now_ms: int) -> None:
         """The worker says that it holds the attempt."""
         lease = self._leases.get(request_id)
-        if lease is not None and lease.instance_id == instance_id:
+        if lease is not None and _holds(holder, lease):
             lease.until_ms = now_ms + self._lease_ms
             lease.in_contact = True
 
-    def lose_contact(self, instance_id: InstanceId) -> None:
+    def lose_contact(self, holder: Holder) -> None:
         """The worker's session is gone; its leases run on."""
-        for lease in self._leases.values():
-            if lease.instance_id == instance_id:
-                lease.in_contact = False
+        for lease in self.of(holder):
+            lease.in_contact = False
 
-    def of(self, instance_id: InstanceId) -> list[Lease]:
-        """The leases an instance holds."""
-        return [lease for lease in self._leases.values() if lease.instance_id == instance_id]
+    def of(self, holder: Holder) -> list[Lease]:
+        """The leases a worker holds."""
+        return [lease for lease in self._leases.values() if _holds(holder, lease)]
 
     def elapsed(self, now_ms: int) -> list[Lease]:
         """The leases that are over."""

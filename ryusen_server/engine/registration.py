@@ -109,9 +109,7 @@ class Registrar:
         if frame.release_id is None:
             return UNVERSIONED_POSITION
         contract = contract_text(frame.contract)
-        release = self._control.release(frame.scope, frame.release_id)
-        if release is None:
-            release = await self._control.first_seen(frame.scope, frame.release_id, contract)
+        release = await self._control.release(frame.scope, frame.release_id, contract)
         if release.contract != contract:
             return _rejected(
                 "release_conflict",
@@ -131,9 +129,9 @@ class Registrar:
     def _reconcile(self, instance: Instance, frame: Register, now_ms: int) -> list[tuple[RunId, NeverBegan]]:
         never_began: list[tuple[RunId, NeverBegan]] = []
         held = {attempt.request_id for attempt in frame.held}
-        for lease in self._leases.of(instance.instance_id):
+        for lease in self._leases.of(instance):
             if lease.request_id in held:
-                self._leases.renew(lease.request_id, instance.instance_id, now_ms)
+                self._leases.renew(lease.request_id, instance, now_ms)
                 live = self._runs.get(lease.run_id)
                 if live is not None and lease.request_id not in instance.flights:
                     self._fleet.take_off(instance, lease.request_id, lease.run_id, live.run.function, discovery=False)

@@ -130,6 +130,13 @@ class Runs:
             self._keep(live)
         return live
 
+    async def stop(self) -> None:
+        """No more reads."""
+        reads = list(self._loading.values())
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
     def remember_input(self, event: EventRow) -> bytes:
         """The encoded input of an event's runs, kept while it is likely to be wanted again."""
         encoded = self._inputs.get(event.event_id)
@@ -276,7 +283,7 @@ class Runs:
 def _tell(follower: Settled, error: StorageUnavailable | None) -> None:
     try:
         follower(error)
-    except Exception:  # noqa: BLE001 - the followers behind it are owed their answer; the log says what is wrong here
+    except Exception:  # the followers behind it are owed their answer; the log says what is wrong here
         log.exception("what follows a commit failed")
 
 
