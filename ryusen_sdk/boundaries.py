@@ -13,9 +13,9 @@ from ryusen_protocol.declarations import CompensationPolicy, Declaration, Locati
 from ryusen_sdk.convert import from_wire, plain, to_wire, typed
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed
 from ryusen_sdk.latch import Callback
-from ryusen_sdk.machine import CallSite
+from ryusen_sdk.machine import CallSite, located
 from ryusen_sdk.operation import Operation
-from ryusen_sdk.options import Compensate, Retry, Span, checked_step_id, retry_policy, shown, timeout_ms
+from ryusen_sdk.options import Compensate, Retry, Span, checked_name, checked_step_id, retry_policy, shown, timeout_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,8 @@ class StepBoundary:
     def __init__(self, step_id: str, frame: FrameType) -> None:
         if type(step_id) is not str or not step_id:
             raise MisuseError(f"a step id is non-empty text that names the step in this run, not {step_id!r}")
+        if not step_id.isascii():
+            checked_step_id(step_id)  # it may name what hides a target before anything is declared
         self.step_id = step_id
         self.call_site = CallSite(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
@@ -62,7 +64,7 @@ class StepBoundary:
         raise AssertionError(msg)
 
     def location(self) -> Location:
-        return Location(self.call_site.file, self.call_site.line, self.call_site.name)
+        return located(self.call_site)
 
 
 class RunStep(StepBoundary):
@@ -103,7 +105,7 @@ class RunStep(StepBoundary):
         own = undo if isinstance(undo, Compensate) else None
         return RunDeclaration(
             step_id=checked_step_id(self.step_id),
-            name=self._name if self._name is not None else self.step_id,
+            name=checked_name(self.step_id, self._name),
             location=self.location(),
             has_compensation=undo is not None,
             retry=retry_policy(self._retry),

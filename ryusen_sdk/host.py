@@ -95,8 +95,10 @@ class Host:
         try:
             result = await function.call(self._event(function, invocation), Step(pass_))
         except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
-            outcome = await _after_callback(pass_, error)
+            await _callback_ended(pass_)
+            outcome = pass_.raised(error)
         else:
+            await _callback_ended(pass_)
             outcome = pass_.returned(result)
         done(invocation, _answer(invocation, pass_, outcome))
 
@@ -123,15 +125,14 @@ class Host:
         return Event(invocation, self._event_types[function.id])
 
 
-async def _after_callback(pass_: Pass, error: BaseException) -> OutcomeBody | None:
-    """The answer once the target's callback, if a sibling task is running it, has ended: it has begun, so it counts."""
+async def _callback_ended(pass_: Pass) -> None:
+    """Waits for the target's callback if a task beside the body is running it: it has begun, so it counts."""
     while pass_.answer is None and pass_.shutdown is None and pass_.executing is not None and not pass_.executing.is_set():
         try:
             await pass_.executing.wait()
         except asyncio.CancelledError:
             if pass_.effects.is_abandoned:
                 raise
-    return pass_.raised(error)
 
 
 def rejection(invocation: Invocation, reason: RejectionReason) -> bytes:

@@ -152,9 +152,10 @@ class Pass:
             place = f"{call.call_site.file}:{call.call_site.line}"
             return self.raised(MisuseError(f"step {call.step_id!r} was called but never awaited ({place}); write `await step.run(…)`"))
         try:
-            return self._machine.returned(to_wire(result))
+            self._answer = self._machine.returned(to_wire(result))
         except ConversionError as refused:
-            return self._unportable("the result of the function", _explained(result, refused))
+            self._answer = self._unportable("the result of the function", _explained(result, refused))
+        return self._answer
 
     def raised(self, error: BaseException) -> OutcomeBody | None:
         """An exception left the body. The answer, or `None` if the worker is to stop instead."""
@@ -163,7 +164,8 @@ class Pass:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self.shutdown = error
             return None
-        return self._machine.escaped(record_of(error), is_replayed=isinstance(error, StepFailed))
+        self._answer = self._machine.escaped(record_of(error), is_replayed=isinstance(error, StepFailed))
+        return self._answer
 
     def _unportable(self, what: str, refused: ConversionError) -> OutcomeBody:
         target = self.invocation.target

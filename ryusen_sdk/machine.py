@@ -193,7 +193,7 @@ class Machine:
     def _discover(self, boundary: Boundary, first: CallSite | None) -> Reaction:
         step_id = StepId(boundary.step_id)
         if first is not None:
-            return Stop(DefinitionBlocked("duplicate_step_id", step_id, _located(first), _located(boundary.call_site)))
+            return Stop(DefinitionBlocked("duplicate_step_id", step_id, located(first), located(boundary.call_site)))
         if self._suspended is not None:
             return self._suspended
         entry = self._history.get(step_id)
@@ -201,7 +201,7 @@ class Machine:
             self._suspended = Stop(Declared(boundary.declare()))
             return self._suspended
         if entry.kind != boundary.kind:
-            return Stop(DefinitionBlocked("declaration_conflict", step_id, duplicate=_located(boundary.call_site)))
+            return Stop(DefinitionBlocked("declaration_conflict", step_id, duplicate=located(boundary.call_site)))
         return _replay(entry)
 
     def _forward(self, boundary: Boundary, target: ForwardTarget, *, repeated: bool) -> Reaction:
@@ -257,5 +257,6 @@ def _is_run_failure(failure: ErrorRecord, run_failure: RunFailure | None) -> boo
     return run_failure is not None and (failure.category, failure.message) == (run_failure.category, run_failure.message)
 
 
-def _located(site: CallSite) -> Location:
-    return Location(site.file, site.line, site.name)
+def located(site: CallSite) -> Location:
+    """The place as the wire tells it: valid Unicode, whatever the folder is called."""
+    return Location(site.file.encode("utf-8", "backslashreplace").decode(), site.line, site.name)

@@ -114,4 +114,13 @@ def _is_number(value: object) -> bool:
     return type(value) in {int, float} and math.isfinite(cast("float", value))
 
 
+def checked_name(step_id: str, name: object) -> str:
+    """The display name of a step: its id unless given. Raises `MisuseError`."""
+    if name is None:
+        return step_id
+    if not isinstance(name, str) or len(name) > ID_BYTES_MAX or len(name.encode("utf-8", "ignore")) < len(name):
+        raise MisuseError(f"step {step_id!r}: name= is text of at most {ID_BYTES_MAX} characters, not {shown(name)}")
+    return str(name)
+
+
 _DEFAULT: Final = Retry()

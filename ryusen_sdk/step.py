@@ -74,6 +74,7 @@ class StepCall(Coroutine[Any, Any, R]):
         return self._started.send(value)
 
     def throw(self, *error: Any) -> Any:
+        self._pass.open_calls.pop(id(self), None)
         if self._started is None:
             self._started = self.__await__()
         return self._started.throw(*error)
@@ -143,7 +144,7 @@ class Step:
         fails: `(result)` or `(result, *args)`, all arguments being passed if it takes them. `retry` is a `Retry` or a number of
         attempts, `timeout` bounds one attempt, `returns` names the type of a typed result, `name` is for display.
         """
-        frame = sys._getframe(1)  # noqa: SLF001 - the caller's line, without the price of a stack walk
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
         return StepCall(self._pass, RunStep(step_id, frame, callback, args, compensate, retry, timeout, returns, name))
 
 
@@ -202,7 +203,7 @@ class SyncStep:
         name: str | None = None,
     ) -> Any:
         """As `Step.run`, giving the result itself. A callback may be async here too."""
-        frame = sys._getframe(1)  # noqa: SLF001 - the caller's line, without the price of a stack walk
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
         return self._reach(RunStep(step_id, frame, callback, args, compensate, retry, timeout, returns, name))
 
     def _reach(self, boundary: StepBoundary) -> object:

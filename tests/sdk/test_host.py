@@ -772,3 +772,40 @@ async def test_run_logger_is_silent_while_replaying(caplog: pytest.LogCaptureFix
     assert logged() == ["between"]
     log.info("outside")
     assert logged() == ["outside"]
+
+
+async def test_a_callback_that_a_task_beside_the_body_runs_counts_even_if_the_body_has_returned() -> None:
+    async def slow() -> str:
+        await asyncio.sleep(0.02)
+        return "slow"
+
+    async def body(event: Event, step: Step) -> str:
+        task = asyncio.create_task(step.run("a", slow))
+        await asyncio.sleep(0)
+        assert not task.done()
+        return "returned"
+
+    assert (await outcome(body, forward("a")))["result"] == text("slow")
+
+
+@pytest.mark.parametrize("name", ["\ud800", 5, "x" * 300])
+async def test_a_bad_display_name_is_told(name: Any) -> None:
+    def body(event: Event, step: SyncStep) -> None:
+        step.run("a", charge, 1, name=name)
+
+    assert "name=" in (await outcome(body, discovery()))["failure"]["message"]
+
+
+async def test_a_display_name_of_any_language_is_kept() -> None:
+    def body(event: Event, step: SyncStep) -> None:
+        step.run("zahlung-ü", charge, 1, name="支払い 🎉")
+
+    declaration = (await outcome(body, discovery()))["declaration"]
+    assert (declaration["step_id"], declaration["name"]) == ("zahlung-ü", "支払い 🎉")
+
+
+async def test_a_step_id_that_is_no_text_never_hides_a_target() -> None:
+    def body(event: Event, step: SyncStep) -> None:
+        step.run("\ud800", charge, 1)
+
+    assert (await outcome(body, forward("a")))["reason"] == "not_met"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from ryusen_sdk import Event, MisuseError, RegistrationRejected, Ryusen, Step, SyncStep, WorkerReplaced, operation
 from ryusen_sdk.status import Connected, Disconnected, DrainStarted, Stopped, WorkerStatus
@@ -574,3 +576,56 @@ async def test_the_lifespan_is_entered_once_around_everything() -> None:
 async def test_a_bad_address_is_told_at_once(url: str) -> None:
     with pytest.raises(MisuseError, match="no server address"):
         Worker(shop(), url=url)
+
+
+@pytest.mark.req("CON-02", "CON-05", "PRO-19")
+@pytest.mark.parametrize("seed", range(3))
+async def test_connections_that_break_at_random_lose_and_repeat_nothing(seed: int) -> None:
+    """The server cuts the connection at any point, with outcomes on their way and unacknowledged. Every attempt runs once and arrives."""
+    chance = random.Random(seed)
+    app = Ryusen("shop")
+    ran: list[int] = []
+
+    async def count(number_: int) -> int:
+        ran.append(number_)
+        await asyncio.sleep(chance.random() / 500)
+        return number_
+
+    @app.function()
+    async def fulfil(event: Event, step: Step) -> None:
+        await step.run("a", count, event.data)
+
+    @app.function()
+    def plain(event: Event, step: SyncStep) -> None:
+        step.run("a", count, event.data)
+
+    documents = [forward("a", data=str(each).encode(), function=("fulfil", "plain")[each % 2]) for each in range(60)]
+    numbers = {document["request_id"]: each for each, document in enumerate(documents)}
+    acknowledged: set[str] = set()
+    answered: set[str] = set()
+    async with running(app, capacity=8) as (_, server):
+        while len(acknowledged) < len(documents):
+            peer = await server.peer()
+            with contextlib.suppress(ConnectionClosed):
+                await peer.registered()
+                in_flight = {held["request_id"] for held in peer.register["held"]}
+                assert answered - acknowledged <= in_flight
+                # What is not held and was not answered never began, so it may be sent again.
+                waiting = [each for each in documents if each["request_id"] not in in_flight | acknowledged]
+                for _ in range(chance.randrange(1, 12)):
+                    while len(in_flight) < 8 and waiting:
+                        in_flight.add(waiting[0]["request_id"])
+                        await peer.invoke(waiting.pop(0))
+                    if not in_flight:
+                        break
+                    outcome = await peer.outcome()
+                    request_id = outcome["request_id"]
+                    assert outcome["outcome"]["result"] == number(numbers[request_id])
+                    answered.add(request_id)
+                    in_flight.discard(request_id)
+                    if chance.random() < 0.7:
+                        await peer.ack(outcome)
+                        await (await peer.connection.ping())  # the acknowledgement has been read before it counts
+                        acknowledged.add(request_id)
+            peer.connection.transport.abort()
+    assert sorted(ran) == sorted(numbers.values())
