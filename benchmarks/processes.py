@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def get(url: str) -> Any:
 
 
 @contextlib.contextmanager
-def running(root: Path) -> Iterator[Product]:
+def running(root: Path) -> Generator[Product]:
     """The product of the checkout at `root`, on a new file. Ends with both processes gone."""
     with tempfile.TemporaryDirectory(prefix="ryusen-bench-") as folder:
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
