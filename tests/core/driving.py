@@ -156,6 +156,8 @@ class Transition(msgspec.Struct):
     status_before: str
     open_request: RequestId | None
     """The request an unresolved attempt was out under when the command arrived."""
+    open_pass: RequestId | None
+    """The request the pass was out under when the command arrived."""
     answer: Decision | Refusal
     position_before: int
     position: int
@@ -224,6 +226,7 @@ class Driver:
         position, status = self.position, self.run.status
         attempt = self.run.current_attempt()
         open_request = attempt.request_id if attempt is not None and attempt.state in ("authorized", "unknown") else None
+        open_pass = None if self.run.dispatch is None else self.run.dispatch.request_id
         answer = decide(self.run, command, Moment(self.now_ms, self.entropy))
         if self._checked:
             assert snapshot(self.run) == before, f"deciding {command} changed the run"
@@ -233,7 +236,9 @@ class Driver:
             self._annotate(answer.notes)
         if self._checked:
             after = snapshot(self.run)
-            self.transitions.append(Transition(command, self.now_ms, status, open_request, answer, position, self.position, before, after))
+            self.transitions.append(
+                Transition(command, self.now_ms, status, open_request, open_pass, answer, position, self.position, before, after)
+            )
             self.check()
         return answer
 

@@ -64,12 +64,21 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A worker's answer to an effect: the word it got, the records it made, and the request that was unresolved when it came."""
+    """A worker's answer to an effect: what it names, the word it got, the records it made, and the request that was open when it came."""
 
     request_id: RequestId
+    attempt_generation: int | None
     answer_digest: str
     disposition: str
     records: tuple[Record, ...]
+    open_request: RequestId | None
+
+
+class Responded(msgspec.Struct, frozen=True):
+    """A worker's answer to a pass: whether it counted, and the pass that was out when it came."""
+
+    request_id: RequestId
+    counted: bool
     open_request: RequestId | None
 
 
@@ -82,6 +91,7 @@ class Watch:
         self.entries: list[Entry] = []
         self.started: list[Started] = []
         self.submitted: list[Submitted] = []
+        self.responded: list[Responded] = []
         self.proofs: set[RequestId] = set()
         """Requests that provably never began."""
         self.duplicates: set[int] = set()
@@ -240,12 +250,18 @@ def invariant_05_one_operation_id(watch: Watch) -> None:
 
 def invariant_06_a_stale_result_is_a_diagnostic(watch: Watch) -> None:
     """Only an answer to the open request counts; any other leaves at most one diagnostic record, once."""
+    attempts = {record.request_id: record.attempt_id for _, record in watch.of(AttemptAuthorized)}
     for submitted in watch.submitted:
         if submitted.disposition == "accepted":
             assert submitted.request_id == submitted.open_request, f"an answer to {submitted.request_id} counted, which was not open"
+            generation = watch.queued[attempts[submitted.request_id]].attempt_generation
+            assert submitted.attempt_generation == generation, f"an answer for {submitted.attempt_generation} settled {generation}"
             continue
         assert all(isinstance(record, SubmissionStale) for record in submitted.records), f"a {submitted.disposition} answer did something"
         assert len(submitted.records) <= 1
+    for responded in watch.responded:
+        if responded.counted:
+            assert responded.request_id == responded.open_request, f"an answer to pass {responded.request_id} counted, which was not out"
     kept = [(record.request_id, record.answer_digest) for _, record in watch.of(SubmissionStale)]
     assert len(kept) == len(set(kept)), "a stale submission is recorded twice"
 
@@ -297,7 +313,11 @@ def invariant_09_ambiguity_never_restarts_itself(watch: Watch) -> None:
 
 
 def invariant_10_a_stop_ends_forward_work(watch: Watch) -> None:
-    """After stop intent nothing forward is queued, requeued or authorized, and no pass is queued or sent."""
+    """After stop intent, or from the deadline on, nothing forward is authorized; after stop intent nothing is queued or sent either."""
+    deadline = watch.run.deadline
+    for entry, record in watch.of(AttemptAuthorized):
+        late = deadline is not None and entry.at_ms >= deadline.at_ms and watch.phase(record.attempt_id) == "forward"
+        assert not late, f"{record.attempt_id} is authorized past the deadline"
     stop = watch.first(StopRequested)
     if stop is None:
         return
@@ -466,6 +486,18 @@ def invariant_22_never_began_consumes_nothing(watch: Watch) -> None:
             assert entry.record.attempt_id in states
 
 
+def invariant_23_nothing_is_early(watch: Watch) -> None:
+    """A retry is authorized no earlier than its recorded instant; only the pace of what never began may be cut short."""
+    waiting: dict[AttemptId, int] = {}
+    for entry, _ in _states_along(watch):
+        record = entry.record
+        if isinstance(record, AttemptQueued):
+            waiting[record.attempt_id] = record.due_at_ms
+        elif isinstance(record, AttemptAuthorized):
+            due_at_ms = waiting.pop(record.attempt_id, entry.at_ms)
+            assert entry.at_ms >= due_at_ms, f"{record.attempt_id} is authorized {due_at_ms - entry.at_ms} ms early"
+
+
 def invariant_25_a_duplicate_touches_nothing(watch: Watch) -> None:
     """A pass that met one id twice declares, runs, fails and undoes nothing."""
     allowed = (RunBlocked, DiscoveryQueued)
@@ -524,6 +556,7 @@ INVARIANTS: tuple[Callable[[Watch], None], ...] = (
     invariant_18_a_live_run_is_never_stranded,
     invariant_19_unknown_ends_by_an_answer,
     invariant_22_never_began_consumes_nothing,
+    invariant_23_nothing_is_early,
     invariant_25_a_duplicate_touches_nothing,
     invariant_26_history_is_the_state,
 )

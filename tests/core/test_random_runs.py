@@ -40,8 +40,8 @@ from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, SendAttempt
 from ryusen_server.core.records import Record, Recovery
-from tests.core.driving import LEASE_MS, WORKER, Driver, digest_of, error, raw, step
-from tests.core.invariants import Started, Submitted, Watch, check_all
+from tests.core.driving import LEASE_MS, WORKER, Driver, Transition, digest_of, error, raw, step
+from tests.core.invariants import Responded, Started, Submitted, Watch, check_all
 
 POLICIES = (
     RetryPolicy(max_attempts=1),
@@ -84,11 +84,11 @@ class Life:
             assert seen.position == seen.position_before, "a refusal was recorded"
             assert seen.before == seen.after, "a refusal changed the run"
         else:
-            self._witness(command, answer, seen.open_request)
+            self._witness(command, answer, seen)
         self.statuses[driver.run.status] += 1
         check_all(self.watch)
 
-    def _witness(self, command: Command, answer: Decision, open_request: RequestId | None) -> None:
+    def _witness(self, command: Command, answer: Decision, seen: Transition) -> None:
         for effect in answer.effects:
             attempt_id: AttemptId | None = effect.attempt_id if isinstance(effect, SendAttempt) else None
             self.watch.started.append(Started(effect.request_id, attempt_id, self.driver.position))
@@ -98,8 +98,18 @@ class Life:
             assert answer.disposition is not None
             self.dispositions[answer.disposition] += 1
             self.watch.submitted.append(
-                Submitted(command.request_id, command.answer_digest, answer.disposition, tuple(answer.records), open_request)
+                Submitted(
+                    command.request_id,
+                    command.outcome.attempt_generation,
+                    command.answer_digest,
+                    answer.disposition,
+                    tuple(answer.records),
+                    seen.open_request,
+                )
             )
+        if isinstance(command, AnswerDiscovery):
+            counted = bool(answer.records or answer.notes)
+            self.watch.responded.append(Responded(command.request_id, counted, seen.open_pass))
         duplicate = isinstance(command, AnswerDiscovery) and isinstance(command.outcome, DefinitionBlocked)
         if duplicate and answer.disposition == "accepted":
             self.watch.duplicates.add(self.driver.position)
@@ -171,7 +181,7 @@ class Life:
         if requests:
             late = number % 5 == 0
             request = requests[number % len(requests)] if late else requests[-1]
-            self._answer(self._result(number // 5), request, shift=1 if number % 31 == 0 else 0)
+            self._answer(self._result(number // 5), request, shift=1 if number % 19 == 7 else 0)
 
     def _result(self, number: int) -> EffectOutcome | RejectedBeforeStart:
         results: Sequence[EffectOutcome | RejectedBeforeStart] = (
@@ -209,6 +219,10 @@ class Life:
 
     def cancel(self, _number: int) -> None:
         self.send(Cancel("operator"))
+
+    def cancel_again(self, _number: int) -> None:
+        if self.driver.run.stop is not None:
+            self.send(Cancel("somebody else"))
 
     def deadline(self, _number: int) -> None:
         self.send(DeadlineReached())
@@ -252,6 +266,7 @@ ACTS: tuple[Callable[[Life, int], None], ...] = (
     *(Life.answer,) * 5,
     *(Life.lose_contact, Life.deadline) * 3,
     *(Life.start, Life.authorize, Life.answer_again, Life.never_began, Life.clock) * 2,
+    Life.cancel_again,
     Life.lose_pass,
     Life.restart,
     Life.rediscover,

@@ -61,3 +61,17 @@ def test_any_other_status_is_refused() -> None:
     driver.succeed()
     refuse()
     assert statuses == ["running", "stopping", "compensating", "ended"]
+
+
+def test_a_pass_that_is_asked_for_anew_is_paced_anew() -> None:
+    driver = Driver()
+    driver.block()
+    driver.rediscover()
+    for _ in range(4):
+        driver.start(hurry=True)
+        driver.lose_pass()
+    driver.start(hurry=True)
+    driver.rediscover()
+    driver.start()
+    driver.lose_pass()
+    assert driver.run.discovery_due_at_ms == driver.now_ms
