@@ -67,6 +67,11 @@ class Client:
         except ValueError as error:
             raise usage(str(error)) from error
 
+    def close(self) -> None:
+        """Let go of the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+
     def ask(self, request: Request[T], *, wait_ms: int = 0) -> Reply[T]:
         """The answer to a reading request."""
         return self.connection.ask(request, wait_ms=wait_ms)
@@ -89,7 +94,10 @@ def client_command(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, url: str | None, token: str | None, workspace: str | None, config: str | None, json_: bool, **kwargs: Any) -> None:
         client = Client(Output(json=json_), load("client", config), url=url, token=token, workspace=workspace)
-        command(client, *args, **kwargs)
+        try:
+            command(client, *args, **kwargs)
+        finally:
+            client.close()
 
     shared = {"url": UrlOption, "token": TokenOption, "workspace": WorkspaceOption, "config": ConfigOption, "json_": JsonOption}
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

@@ -46,7 +46,7 @@ def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None])
         said = f"{order.target} belongs to workspace {app.workspace!r}, not {order.workspace!r}"
         tell(messages.Failed(said, hint=f'write Ryusen("{app.application}", workspace="{order.workspace}"), or leave --workspace out'))
         return int(Exit.USAGE)
-    tell(messages.Imported(app.application, app.workspace, project_files(), _example()))
+    tell(messages.Imported(app.application, app.workspace, project_files(), _example(app)))
     try:
         return _serve(app, order, lambda change: _pass_on(change, tell))
     except RyusenError as error:
@@ -117,14 +117,13 @@ def project_files() -> list[str]:
     return sorted(file for file in files if str(Path(file).parent) not in own)
 
 
-def _example() -> str | None:
-    """The first `ryusen send …` line of a docstring in the project: how its author starts it."""
-    for file in project_files():
-        for module in list(sys.modules.values()):
-            if getattr(module, "__file__", None) == file:
-                for line in (module.__doc__ or "").splitlines():
-                    if line.strip().startswith("ryusen send "):
-                        return line.strip()
+def _example(app: Ryusen) -> str | None:
+    """The first `ryusen send …` line in the docstring of the module the application stands in: how its author starts it."""
+    for module in list(sys.modules.values()):
+        if any(value is app for value in list(vars(module).values())):
+            for line in (module.__doc__ or "").splitlines():
+                if line.strip().startswith("ryusen send "):
+                    return line.strip()
     return None
 
 

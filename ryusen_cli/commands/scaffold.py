@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -88,5 +89,5 @@ def init(
         return
     output.line(f"wrote {path}")
     # The working directory may be spelled in many ways; only a folder that is another one needs a cd.
-    inside = "" if os.path.realpath(place) == os.path.realpath(".") else f"cd {place} && "
+    inside = "" if os.path.realpath(place) == os.path.realpath(".") else f"cd {shlex.quote(str(place))} && "
     output.note(f"next: {inside}ryusen dev")

@@ -1,7 +1,8 @@
-"""Commands as processes: exit codes, streams and documents, against a small real HTTP server that answers as it is told."""
+"""Commands: exit codes, streams and documents, against a small real HTTP server that answers as it is told."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -75,11 +78,29 @@ def told(answer: Callable[[str, str, Any], Answer]) -> Iterator[Told]:
             thread.join()
 
 
-def ryusen(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+@dataclass
+class Done:
+    """How one command ended, and what it wrote where."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def ryusen(*arguments: str, stdin: bytes = b"", **environment: str) -> Done:
+    """One command line, run by the entry point in this process, with streams and environment of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RYUSEN_")}
-    return subprocess.run(
-        [*COMMAND, *arguments], input=stdin, capture_output=True, env={**clean, "PYTHONUTF8": "1", **environment}, timeout=60, check=False
-    )
+    streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin)), "stdout": _stream(), "stderr": _stream()}
+    with ExitStack() as patches:
+        patches.enter_context(patch.dict(os.environ, {**clean, **environment}, clear=True))
+        for name, stream in streams.items():
+            patches.enter_context(patch.object(sys, name, stream))
+        code = main(list(arguments))
+    return Done(code, *(cast("io.BytesIO", streams[name].buffer).getvalue() for name in ("stdout", "stderr")))
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
 
 def problem(status: int, code: str, detail: str = "said why") -> Answer:
@@ -220,16 +241,17 @@ def test_send_warns_where_nothing_will_run() -> None:
         ("worker", "a.py", "--capacity", "0"),
     ],
 )
-def test_what_makes_no_sense_ends_with_2_and_a_document(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--json"]) == 2
-    document = json.loads(capsys.readouterr().out)
+def test_what_makes_no_sense_ends_with_2_and_a_document(arguments: tuple[str, ...]) -> None:
+    done = ryusen(*arguments, "--json")
+    assert done.returncode == 2, done.stderr
+    document = json.loads(done.stdout)
     assert document["code"] == "usage"
     assert document["exit_code"] == 2
     assert document["detail"]
-    assert main([*arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err
+    said = ryusen(*arguments)
+    assert said.returncode == 2
+    assert said.stdout == b""
+    assert said.stderr
 
 
 @pytest.mark.parametrize(
