@@ -340,7 +340,7 @@ def test_a_value_that_cannot_be_recorded_becomes_null_with_a_diagnostic_and_no_f
     assert target.diagnostic is not None
 
 
-@pytest.mark.req("CMP-13", "CMP-06", "CMP-07")
+@pytest.mark.req("CMP-13", "CMP-06")
 def test_a_compensator_that_fails_is_tried_again_by_its_own_policy() -> None:
     driver = unwinding()
     operation = driver.attempt.operation_id

@@ -50,7 +50,7 @@ def test_an_answer_to_another_dispatch_is_discarded(outcome: DiscoveryOutcome | 
     assert (driver.position, driver.run.dispatch is not None) == (position, True)
 
 
-@pytest.mark.req("STOP-04", "STOP-06")
+@pytest.mark.req("STOP-04")
 @pytest.mark.parametrize("outcome", RESPONSES)
 def test_an_answer_after_a_stop_is_discarded(outcome: DiscoveryOutcome) -> None:
     driver = Driver()
@@ -399,7 +399,6 @@ def test_a_failure_of_a_rediscovery_ends_the_blocked_run() -> None:
     assert (driver.run.status, driver.run.blocker) == ("compensating", None)
 
 
-@pytest.mark.req("BLK-08")
 def test_a_pass_that_blocks_after_another_release_became_preferred_is_repeated_at_once() -> None:
     driver = Driver()
     request = driver.start()
