@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 def eventually(probe: Callable[[], T | None], what: str, *, within_s: float = PATIENCE_S) -> T:
-    """The first answer of `probe` that is neither none nor false."""
+    """The first answer of `probe` that is something."""
     deadline = time.monotonic() + within_s
     while True:
         found = probe()
-        if found is not None and found is not False:
+        if found:
             return found
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.02)
