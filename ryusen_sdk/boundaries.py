@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 class StepBoundary:
     """One step of a body: what it declares and how its recorded outcome is read. One subclass a kind."""
 
-    __slots__ = ("call_site", "step_id")
+    __slots__ = ("_code", "_instruction", "step_id")
 
     kind: StepKind
-    has_compensator: bool = False
 
     def __init__(self, step_id: str, frame: FrameType) -> None:
         if type(step_id) is not str or not step_id:
@@ -43,7 +42,19 @@ class StepBoundary:
         if not step_id.isascii():
             checked_step_id(step_id)  # it may name what hides a target before anything is declared
         self.step_id = step_id
-        self.call_site = CallSite(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        self._code = frame.f_code
+        self._instruction = frame.f_lasti
+
+    @property
+    def has_compensator(self) -> bool:
+        return False
+
+    @property
+    def call_site(self) -> CallSite:
+        """Worked out only when it is told: a replayed step has no use for its line."""
+        code = self._code
+        lines = (line for start, end, line in code.co_lines() if start <= self._instruction < end and line is not None)
+        return CallSite(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
 
     def declare(self) -> Declaration:
         """What discovery tells the server. Raises `MisuseError` for options that mean nothing."""
@@ -70,7 +81,7 @@ class StepBoundary:
 class RunStep(StepBoundary):
     """`step.run`: one effect with an optional compensator."""
 
-    __slots__ = ("_args", "_compensate", "_function", "_name", "_retry", "_returns", "_timeout", "has_compensator")
+    __slots__ = ("_args", "_compensate", "_function", "_name", "_retry", "_returns", "_timeout")
 
     kind = "run"
 
@@ -96,9 +107,12 @@ class RunStep(StepBoundary):
         self._timeout = timeout
         self._returns = returns
         self._name = name
-        self.has_compensator = compensate is not None
         if not (compensate is None or isinstance(compensate, Compensate) or callable(compensate)):
             raise MisuseError(f"step {step_id!r}: compensate= is a callable or Compensate(callable, …), not {shown(compensate)}")
+
+    @property
+    def has_compensator(self) -> bool:
+        return self._compensate is not None
 
     def declare(self) -> Declaration:
         undo = self._compensate

@@ -74,7 +74,7 @@ class Host:
             function = self._registry.get(invocation.run.function)
             if function is None:
                 done(invocation, rejection(invocation, "unsupported_target"))
-            elif not isinstance(invocation.history, FullHistory) or invocation.input is None:
+            elif not isinstance(invocation.history, FullHistory):
                 done(invocation, rejection(invocation, "history_missing"))
             elif function.is_async:
                 coroutines.append((function, invocation))

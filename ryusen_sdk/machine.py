@@ -127,7 +127,7 @@ class Machine:
         self._run_failure = invocation.run.failure
         self._history: dict[str, HistoryEntry] = {entry.step_id: entry for entry in invocation.history.steps}
         self._newest = invocation.history.steps[-1].step_id if invocation.history.steps else None
-        self._seen: dict[str, CallSite] = {}
+        self._seen: dict[str, Boundary] = {}
         self._suspended: Stop | None = None
 
     @property
@@ -144,7 +144,7 @@ class Machine:
         step_id = boundary.step_id
         first = self._seen.get(step_id)
         if first is None:
-            self._seen[step_id] = boundary.call_site
+            self._seen[step_id] = boundary
         match self._target:
             case DiscoveryTarget():
                 return self._discover(boundary, first)
@@ -190,10 +190,10 @@ class Machine:
             case CompensationTarget():
                 return self.succeeded(NULL_RESULT)
 
-    def _discover(self, boundary: Boundary, first: CallSite | None) -> Reaction:
+    def _discover(self, boundary: Boundary, first: Boundary | None) -> Reaction:
         step_id = StepId(boundary.step_id)
         if first is not None:
-            return Stop(DefinitionBlocked("duplicate_step_id", step_id, located(first), located(boundary.call_site)))
+            return Stop(DefinitionBlocked("duplicate_step_id", step_id, located(first.call_site), located(boundary.call_site)))
         if self._suspended is not None:
             return self._suspended
         entry = self._history.get(step_id)

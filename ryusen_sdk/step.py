@@ -45,13 +45,12 @@ class StepCall(Coroutine[Any, Any, R]):
             # A sibling task is running the target's callback: its end is the end of the pass, for this call too.
             yield from pass_.executing.wait().__await__()
         reaction = pass_.meet(boundary)
-        match reaction:
-            case Replay(value):
-                return cast("R", boundary.read(value))
-            case Raise(failure):
-                raise step_failed(boundary.step_id, failure)
-            case Execute():
-                return (yield from self._execute(reaction).__await__())
+        # Replay first and by its type: a long run replays far more steps than it runs.
+        if type(reaction) is Replay:
+            return cast("R", boundary.read(reaction.value))
+        if isinstance(reaction, Execute):
+            return (yield from self._execute(reaction).__await__())
+        raise step_failed(boundary.step_id, cast("Raise", reaction).failure)
 
     async def _execute(self, reaction: Execute) -> R:
         pass_ = self._pass

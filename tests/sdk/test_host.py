@@ -131,7 +131,7 @@ async def test_discovery_declares_and_runs_nothing() -> None:
     assert declaration["has_compensation"] is True
     assert declaration["retry"]["max_attempts"] == 2
     assert declaration["attempt_timeout_ms"] == 30_000
-    assert declaration["location"]["file"] == __file__
+    assert declaration["location"] == {"file": __file__, "line": body.__code__.co_firstlineno + 1, "name": "body"}
     assert declaration["compensation"]["retry"] == {
         "max_attempts": 4,
         "initial_ms": 1000,
@@ -280,7 +280,7 @@ async def test_a_loop_with_one_id_is_blocked_with_both_places() -> None:
     blocked = await outcome(body, discovery(done("x", NULL)))
     assert blocked["type"] == "definition_blocked"
     assert blocked["reason"] == "duplicate_step_id"
-    assert blocked["first"]["line"] == blocked["duplicate"]["line"]
+    assert blocked["first"]["line"] == blocked["duplicate"]["line"] == body.__code__.co_firstlineno + 2
     assert called == []
 
 
@@ -809,3 +809,17 @@ async def test_a_step_id_that_is_no_text_never_hides_a_target() -> None:
         step.run("\ud800", charge, 1)
 
     assert (await outcome(body, forward("a")))["reason"] == "not_met"
+
+
+async def test_a_full_history_is_never_answered_as_missing() -> None:
+    app = Ryusen("shop")
+
+    @app.function(id="fulfil")
+    async def body(event: Event, step: Step) -> str:
+        return event.run_id
+
+    document = discovery()
+    del document["input"]
+    given = await answer(app, document)
+    assert isinstance(given, bytes)
+    assert json.loads(given)["outcome"] == {"type": "completed", "result": text("rn_1")}
