@@ -276,7 +276,11 @@ async def test_an_unreadable_outcome_of_an_effect_is_answered_malformed_and_a_re
         ack = await peer.expect("outcome_ack")
         assert (ack["disposition"], ack["request_id"]) == ("malformed", forward["invocation"]["request_id"])
         assert ack["message"]
-        assert (await only_attempt(client))["state"] == "unknown"
+
+        async def unknown() -> bool:
+            return (await only_attempt(client))["state"] == "unknown"
+
+        await eventually(unknown)
         await peer.answer(forward, {"type": "succeeded", "result": string("ok")})
         while (frame := await peer.receive())["type"] != "outcome_ack":
             pass
