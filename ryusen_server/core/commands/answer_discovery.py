@@ -28,7 +28,7 @@ from ryusen_protocol.declarations import Location, RetryPolicy, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.identity import attempt_id, operation_id
 from ryusen_protocol.ids import ReleaseId, RequestId, StepId
-from ryusen_protocol.limits import REPLAY_BUDGET_BYTES_MAX, REPLAY_RESERVE_BYTES
+from ryusen_protocol.limits import ID_BYTES_MAX, REPLAY_BUDGET_BYTES_MAX, REPLAY_RESERVE_BYTES
 from ryusen_protocol.outcome import (
     BlockReason,
     Completed,
@@ -112,8 +112,9 @@ def _declared(decision: Decision, run: Run, command: AnswerDiscovery, outcome: D
     refused = _refusal(run, known, outcome)
     if refused is not None or not isinstance(declaration, RunDeclaration):
         reason, detail = refused or ("invalid_declaration", "")
-        message = blocker_message(reason, step_id, declaration.location, None, detail)
-        _block(decision, run, command, reason, step_id, (declaration.location, None), message)
+        shown = StepId(step_id[:ID_BYTES_MAX])  # an id that is refused for its length is not recorded at that length
+        message = blocker_message(reason, shown, declaration.location, None, detail)
+        _block(decision, run, command, reason, shown, (declaration.location, None), message)
         return
     operation = known.operation_id if known is not None else operation_id(run.run_id, step_id, "forward")
     ordinal = 1 + (len(known.attempts) if known is not None else 0)
@@ -145,7 +146,7 @@ def _refusal(run: Run, known: Step | None, outcome: Declared) -> tuple[BlockReas
     policy_problem = _policy_problem(declaration)
     if policy_problem is not None:
         return "invalid_declaration", policy_problem
-    if REPLAY_BUDGET_BYTES_MAX - run.replay_bytes < REPLAY_RESERVE_BYTES * 2:
+    if REPLAY_BUDGET_BYTES_MAX - run.replay_bytes < REPLAY_RESERVE_BYTES:
         return "replay_budget", ""
     return None
 

@@ -39,7 +39,7 @@ def decide(run: Run, command: Cancel | DeadlineReached, moment: Moment) -> Decis
             return _stop(run, "timed_out", "deadline", moment)
         return Decision()
     if run.status in ("running", "definition_blocked"):
-        return _stop(run, "timed_out" if late else "cancelled", "deadline" if late else command.by, moment)
+        return _stop(run, "timed_out" if late else "cancelled", command.by, moment)
     if run.status == "stopping" or (run.stop is not None and run.stop.reason == "cancelled"):
         return Decision(replayed=True)
     word = run.outcome or run.status

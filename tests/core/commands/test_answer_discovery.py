@@ -230,11 +230,24 @@ def test_a_declaration_outside_its_domain_is_refused_with_the_reason(declaration
     assert driver.run.steps == {}
 
 
+def test_a_step_id_that_is_too_long_is_blocked_and_not_recorded_at_its_length() -> None:
+    driver = Driver()
+    blocked = only(driver.declare("i" * 100_000).records, RunBlocked)
+    assert blocked.reason == "invalid_declaration"
+    assert len(blocked.step_id) <= 256
+    assert len(blocked.message) < 2_000
+
+
 def test_a_full_replay_budget_refuses_another_step() -> None:
     driver = Driver(checked=False)
     for index in range(4):
         driver.run_step(f"s{index}", "x" * (2 * MIB - 1_600))
-    assert REPLAY_BUDGET_BYTES_MAX - driver.run.replay_bytes < 2 * REPLAY_RESERVE_BYTES
+    left = REPLAY_BUDGET_BYTES_MAX - driver.run.replay_bytes
+    assert REPLAY_RESERVE_BYTES <= left < 2 * REPLAY_RESERVE_BYTES
+    driver.declare("uses-the-reserve")
+    driver.authorize()
+    driver.fail(message="y" * 3_000, retryable=False)
+    assert REPLAY_BUDGET_BYTES_MAX - driver.run.replay_bytes < REPLAY_RESERVE_BYTES
     decision = driver.declare("one-more")
     blocked = only(decision.records, RunBlocked)
     assert (blocked.reason, blocked.step_id) == ("replay_budget", "one-more")
