@@ -17,6 +17,7 @@ from ryusen_protocol.api import Attention, CancelReceipt, EventReceipt, Page, Re
 from ryusen_protocol.client import Api, ApiProblem, Request, UnreadableAnswer
 from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.limits import LONG_POLL_MS_MAX
+from ryusen_sdk.app import DEFAULT_URL
 from ryusen_sdk.errors import ConversionError, MisuseError, RequestRefused, ServerUnreachable
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_URL: Final = "http://127.0.0.1:7878"
 _ANSWER_SECONDS: Final = 10.0
 """For the answer itself, on top of what the server was asked to wait."""
 
@@ -45,7 +45,7 @@ class RunFilter(TypedDict, total=False):
 
 
 class Client:
-    """A blocking client of one workspace. Use it as a context manager, or `close` it; threads may share it.
+    """A blocking client of one workspace. Use it as a context manager, or `close` it; threads may share it. Uses no proxy.
 
     Raises `RequestRefused` when the server says no, `ServerUnreachable` when no usable answer came.
     """

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+_OWN_FOLDER: Final = __file__.removesuffix("errors.py")
 _STACK_FRAMES_MAX: Final = 40
 _STACK_CHARACTERS_MAX: Final = 16 * 1024
 _CHAIN_MAX: Final = ERROR_CAUSE_DEPTH_MAX + 2
@@ -281,6 +282,10 @@ def _details(details: Mapping[str, object]) -> dict[str, msgspec.Raw] | None:
 
 
 def _stack(where: TracebackType | None) -> str | None:
+    own = where
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        own = own.tb_next
+    where = own or where  # from the user's first frame on: how the SDK got there helps nobody
     if where is None:
         return None
     text = "".join(traceback.format_tb(where, limit=-_STACK_FRAMES_MAX))

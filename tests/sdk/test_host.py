@@ -216,6 +216,7 @@ async def test_a_failed_callback_is_never_an_uncaught_failure(kind: str) -> None
     assert result["failure"]["category"] == "ValueError"
     assert result["failure"]["retryable"] is True
     assert "decline" in result["failure"]["stack"]
+    assert "ryusen_sdk" not in result["failure"]["stack"]
 
 
 @pytest.mark.req("SDK-07", "PRO-23")
