@@ -22,7 +22,7 @@ app = Ryusen("shop")
 
 @app.function(on="order/placed")
 async def fulfil_order(event: Event, step: Step) -> dict[str, Any]:
-    order = event.data
+    order = {"order": 1} | event.data
     charge = await step.run("charge", charge_card, order, compensate=refund_card)
     await step.run("reserve", reserve_stock, order, compensate=release_stock)
     shipment = await step.run("ship", ship, order)
