@@ -18,6 +18,7 @@ from ryusen_server.bootstrap.settings import Ready, ServerSettings
 
 _log = logging.getLogger(__name__)
 
+_FILES: Final = 16_384
 _SWITCH_INTERVAL_S: Final = 0.0005
 """The writer's thread hands its results back to the loop's thread: the default of 5 ms would be most of a step's time."""
 
@@ -26,8 +27,20 @@ def run(settings: ServerSettings, *, on_ready: Callable[[Ready], None] | None) -
     """See `ryusen_server.bootstrap.serve`."""
     logs.configure(settings.log_level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _allow_many_files()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(Server(settings), on_ready))
+
+
+def _allow_many_files() -> None:
+    """Each connection is a file, and the limit a shell starts with is meant for programs that hold few."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -13,7 +13,8 @@ import pytest
 
 from ryusen_protocol.limits import REQUEST_BYTES_MAX
 from ryusen_protocol.problems import CONTENT_TYPE
-from tests.api.api_harness import JSON_BODY, ApiHarness, ClosableMemoryStore, W, api_server
+from ryusen_server.transports.connected import upgrade
+from tests.api.api_harness import JSON_BODY, ApiHarness, ClosableMemoryStore, W, api_server, eventually
 from tests.gateway.worker_peer import worker_peer
 
 EVENTS = f"{W}/events"
@@ -148,3 +149,20 @@ async def test_a_registration_without_a_database_is_to_be_tried_again(api: ApiHa
     store.fault = None
     async with worker_peer(api.server.url, release_id="r1"):
         assert len((await api.get(f"{W}/workers"))["items"]) == 1
+
+
+async def test_one_connection_too_many_is_told_to_come_back(api: ApiHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade, "CONNECTIONS_MAX", 4)
+    host, _, port = api.authority.rpartition(":")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+    status, headers, body = await api.raw(b"")
+    assert (status, msgspec.json.decode(body)["code"]) == (429, "busy")
+    assert headers["content-type"] == CONTENT_TYPE
+    for _, writer in opened:
+        writer.close()
+        await writer.wait_closed()
+
+    async def room() -> bool:
+        return (await api.client.get("/v1/health")).status_code == 200
+
+    await eventually(room)

@@ -10,15 +10,25 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import msgspec
 from sanic.exceptions import SanicException
 from sanic.request import Request
 from sanic.server import HttpProtocol
 
+from ryusen_protocol.problems import CONTENT_TYPE, problem
 from ryusen_server.transports.connected.connection import GOING_AWAY, WorkerConnection
 from ryusen_server.transports.connected.gateway import Gateway, HandshakeRefused
 
+CONNECTIONS_MAX = 2_000
+"""Open connections of one listening address, workers' and others'. One more is told to come back later."""
 _LINGER_S = 1.0
 _DISCARDED_BYTES_MAX = 64 * 1024 * 1024
+
+
+def _busy() -> bytes:
+    body = msgspec.json.encode(problem("busy", f"{CONNECTIONS_MAX} connections are open already. Close idle ones, or try again later."))
+    head = f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: {CONTENT_TYPE}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 class UpgradeRefused(SanicException):
@@ -61,6 +71,15 @@ class ServerConnection(HttpProtocol):
         self._discarded_bytes: int | None = None
         self._linger: asyncio.TimerHandle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """A peer has connected."""
+        connections = cast("set[object]", cast("Any", self).connections)
+        if len(connections) < CONNECTIONS_MAX:
+            super().connection_made(transport)  # pyright: ignore[reportUnknownMemberType]  # as above
+            return
+        transport.write(_busy())
+        transport.close()
+
     async def websocket_handshake(self, request: Request, subprotocols: Sequence[str] | None = None) -> Upgraded:
         """Called by Sanic for the gateway's route. `subprotocols` is what the route names; the gateway knows its own."""
         del subprotocols
@@ -86,6 +105,8 @@ class ServerConnection(HttpProtocol):
         """Bytes from the socket."""
         if self._worker is not None:
             self._worker.data_received(data)
+        elif self.transport is None:
+            pass  # turned away
         elif self._linger is not None and self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES_MAX:
@@ -105,7 +126,8 @@ class ServerConnection(HttpProtocol):
             self._linger.cancel()
         if self._worker is not None:
             self._worker.connection_lost(exc)
-        super().connection_lost(exc)
+        if self.conn_info is not None:
+            super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
