@@ -59,6 +59,9 @@ App = Sanic[Config, SimpleNamespace]
 class _GatedApp(App):
     """A Sanic application that nothing reaches before the gate has let it pass: no route, no 404, no body, no upgrade."""
 
+    async def dispatch(self, *_: Any, **__: Any) -> None:  # type: ignore[override]
+        """Called by Sanic at ten places of every request for listeners that this server has none of; it was a quarter of their cost."""
+
     async def handle_request(self, request: Request) -> None:
         """Called by Sanic once the head of a request is there."""
         try:
