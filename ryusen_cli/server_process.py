@@ -32,7 +32,8 @@ def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None])
     )
 
     def ready(now: Ready) -> None:
-        tell(messages.Listening(list(now.addresses), now.database))
+        database = now.database if now.ephemeral else str(Path(order.db).absolute())
+        tell(messages.Listening(list(now.addresses), database))
 
     try:
         number = serve(settings, on_ready=ready)

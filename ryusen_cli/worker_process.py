@@ -113,8 +113,8 @@ def project_files() -> list[str]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not file.startswith(installed) and Path(file).is_relative_to(folder):
             files.add(file)
-    own = {str(Path(package).parent) for package in (_file("ryusen_cli"), _file("ryusen_sdk"), _file("ryusen_protocol")) if package}
-    return sorted(file for file in files if str(Path(file).parent) not in own)
+    own = [Path(package).parent for package in (_file("ryusen_cli"), _file("ryusen_sdk"), _file("ryusen_protocol")) if package]
+    return sorted(file for file in files if not any(Path(file).is_relative_to(package) for package in own))
 
 
 def _example(app: Ryusen) -> str | None:

@@ -208,11 +208,13 @@ def _server_order(
     lease_ms = settings.span_ms("lease", lease)
     if not lease_ms:
         raise usage("the lease is empty; a worker could never be in contact", "give a duration, such as --lease 30s")
+    address = settings.text("host", host)
     return RunServer(
         db=settings.text("db", db),
-        host=settings.text("host", host),
+        host=address,
         port=port_number,
-        allow_hosts=settings.many("allow-host", allow_host),
+        # Whoever binds an address by name means to be asked for by that name.
+        allow_hosts=[*settings.many("allow-host", allow_host), *_own_name(address)],
         lease_ms=lease_ms,
         reconnect_grace_ms=settings.span_ms("reconnect-grace", reconnect_grace) or 0,
         max_run_timeout_ms=settings.span_ms("max-run-timeout", max_run_timeout),
@@ -221,6 +223,12 @@ def _server_order(
         # A supervisor tells of the server's life itself; from the server's own log it needs what is wrong.
         log_level="WARNING" if supervised else "INFO",
     )
+
+
+def _own_name(address: str) -> list[str]:
+    if address in {"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"}:  # noqa: S104 - only compared
+        return []
+    return [f"[{address}]" if ":" in address else address]
 
 
 def _supervise(plan: Plan, output: Output) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -52,9 +51,9 @@ def gather(url: str, workspace: str) -> Facts:
 def report_lines(facts: Facts) -> list[str]:
     """Everything about a server that has just started."""
     server = facts.server
-    kept = " (ephemeral: gone when this ends)" if server.database.ephemeral else ""
+    place = "in memory, gone when this ends" if server.database.ephemeral else server.database.path
     lines = [f"listening   {address}" for address in server.addresses]
-    lines.append(f"database    {server.database.path}{kept}")
+    lines.append(f"database    {place}")
     lines += routing_lines(facts)
     lines += worker_lines(facts)
     lines += function_lines(facts)
@@ -97,6 +96,11 @@ def function_lines(facts: Facts) -> list[str]:
     return lines
 
 
+def reachable(address: str) -> str:
+    """Where a server that listens on every address of this machine is met from here."""
+    return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
 def changed_lines(before: Facts | None, after: Facts) -> list[str]:
     """What a person should hear of when one look at the server differs from the last."""
     if before is None:
@@ -117,8 +121,8 @@ def next_step(facts: Facts, example: str | None) -> str | None:
     if not events:
         return None
     line = example if example is not None and _event_of(example) in events else f"ryusen send {shlex.quote(events[0])} -d '{{}}' --wait"
-    address = facts.server.addresses[0] if facts.server.addresses else _DEFAULT_URL
-    if address.rstrip("/") != _DEFAULT_URL and urlsplit(address).hostname not in {None, "0.0.0.0", "::"}:  # noqa: S104 - only compared
+    address = reachable(facts.server.addresses[0]) if facts.server.addresses else _DEFAULT_URL
+    if address.rstrip("/") != _DEFAULT_URL:
         line += f" --url {address}"
     if facts.workspace != "default":
         line += f" --workspace {shlex.quote(facts.workspace)}"

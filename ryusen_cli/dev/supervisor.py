@@ -24,12 +24,11 @@ from ryusen_cli.output import Output, Painted, printable_block
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from ryusen_cli.dev.facts import Facts
+    from ryusen_cli.dev.report import Standing
 
 DRAIN_S: Final = 10.0
 """How long workers may finish their steps when a person ends the whole; a reload sets no such bound."""
 SERVER_END_S: Final = 10.0
-_LOOK_S: Final = 1.0
 _READY_S: Final = 15.0
 _RESTARTS_MAX: Final = 5
 _RESTART_WINDOW_S: Final = 60.0
@@ -58,6 +57,8 @@ class Target:
         self.was_seen = asyncio.Event()
         """Set once the first worker is registered, or has failed."""
         self.watch_again = asyncio.Event()
+        self.seen = ""
+        """The digest that was last acted on."""
         self.example: str | None = None
         self.workspace: str | None = None
 
@@ -80,7 +81,6 @@ class Supervisor:
         self._stopping = False
         self._stop_watching = asyncio.Event()
         self._server_failure: messages.Failed | None = None
-        self._facts: Facts | None = None
 
     async def run(self) -> int:
         """Supervises until a signal, or until it cannot go on. Returns the exit code."""
@@ -92,9 +92,9 @@ class Supervisor:
                 await self._start_server()
             await self._prepare_standby()
             for target in self._targets:
-                release = await asyncio.to_thread(target.sources.digest)
+                target.seen = await asyncio.to_thread(target.sources.digest)
                 target.sources.trust()
-                self._perform(target, target.slot.saved(self._release(release)))
+                self._perform(target, target.slot.saved(self._release(target.seen)))
                 if self._plan.reload:
                     self._spawn(self._watch(target))
             if self._plan.server is not None:
@@ -170,7 +170,9 @@ class Supervisor:
     def _server_said(self, _child: Child, fact: messages.Fact) -> None:
         match fact:
             case messages.Listening(addresses, database):
-                self._url = addresses[0]
+                from ryusen_cli.dev.facts import reachable
+
+                self._url = reachable(addresses[0])
                 if self._server_order is not None and self._server_order.port == 0:
                     # A restarted server has to be where its workers and clients look for it.
                     port = int(addresses[0].rpartition(":")[2].rstrip("/"))
@@ -304,19 +306,25 @@ class Supervisor:
         from ryusen_cli.dev.watch import changes
 
         while not self._stop_watching.is_set():
-            target.watch_again.clear()
+            if target.watch_again.is_set():
+                # More folders make another digest, and no save.
+                target.watch_again.clear()
+                target.seen = await asyncio.to_thread(target.sources.digest)
             stop = asyncio.Event()
             again = asyncio.create_task(_set_when(stop, target.watch_again, self._stop_watching))
             try:
-                # What was saved while nobody watched counts too.
-                async for _ in changes(target.sources.folders, stop):
-                    await self._saved(target)
+                async for changed in changes(target.sources.folders, stop):
+                    await self._saved(target, is_certain=bool(changed))
             finally:
                 again.cancel()
 
-    async def _saved(self, target: Target) -> None:
+    async def _saved(self, target: Target, *, is_certain: bool) -> None:
+        """Sources were saved, or are looked at to find out. A save of the same contents is a wish to try again what failed."""
         digest = await asyncio.to_thread(target.sources.digest)
-        if target.slot.is_running(self._release(digest)):
+        if digest == target.seen and not is_certain:
+            return
+        target.seen = digest
+        if self._stopping or target.slot.is_running(self._release(digest)):
             return
         error = await asyncio.to_thread(target.sources.first_error)
         if error is not None:
@@ -333,50 +341,25 @@ class Supervisor:
     # Telling.
 
     async def _report(self) -> None:
-        """Everything once server and workers are there, then whatever changes."""
-        from ryusen_cli.dev.facts import Facts, changed_lines
+        """Once server and workers are there, or it is clear that they will not be."""
+        from ryusen_cli.dev.report import report
 
         await self._listening.wait()
         seen = [asyncio.create_task(target.was_seen.wait()) for target in self._targets]
-        if seen:
-            await asyncio.wait(seen, timeout=_READY_S)
+        await asyncio.wait(seen, timeout=_READY_S)
         for task in seen:
             task.cancel()
-        while not self._stopping:
-            facts = await self._look()
-            if isinstance(facts, Facts):
-                if self._facts is None:
-                    self._print_ready(facts)
-                for line in changed_lines(self._facts, facts):
-                    self._say(line)
-                self._facts = facts
-            await asyncio.sleep(_LOOK_S)
+        await report(self._standing, self._output, self._say)
 
-    async def _look(self) -> Facts | None:
-        from ryusen_cli.dev.facts import gather
+    def _standing(self) -> Standing:
+        from ryusen_cli.dev.report import Standing
 
-        workspace = next((target.workspace for target in self._targets if target.workspace), "default")
-        try:
-            return await asyncio.to_thread(gather, self._url, workspace)
-        except CliError:
-            return None  # a server that is down is told of by its process
-
-    def _print_ready(self, facts: Facts) -> None:
-        from ryusen_cli.dev.facts import next_step, report_lines
-
-        example = next((target.example for target in self._targets if target.example), None)
-        step = next_step(facts, example)
-        if self._output.json:
-            self._output.encoded({"status": "ready", **msgspec.to_builtins(facts), "next_step": step})
-            return
-        for line in report_lines(facts):
-            self._output.line(line)
-        waiting = [target.name for target in self._targets if target.slot.current is None]
-        for name in waiting:
-            self._output.line(Painted(f"no worker   {name} did not start; see above", "warn"))
-        self._output.line(Painted("ready", "good"))
-        if step is not None:
-            self._output.line("next step   ", step)
+        return Standing(
+            url=self._url,
+            workspace=next((target.workspace for target in self._targets if target.workspace), "default"),
+            example=next((target.example for target in self._targets if target.example), None),
+            without_worker=[target.name for target in self._targets if target.slot.current is None],
+        )
 
     def _printed(self, child: Child, line: str) -> None:
         self._output.note(Painted(f"{child.name} | ", "muted"), line)

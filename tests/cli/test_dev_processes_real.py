@@ -274,6 +274,7 @@ def test_saved_code_goes_live_and_broken_code_never_does(tmp_path: Path) -> None
         write(app, text.replace("first", "third"))
         dev.until("new code is live")
         assert said(send(url)) == ["third"]
+        assert [line for line in dev.lines if "starting the new code" in line] == ["ryusen | app.py: changed, starting the new code"] * 3
 
 
 def test_reloads_during_a_step_lose_nothing_and_leave_no_unknown(tmp_path: Path) -> None:
@@ -364,6 +365,21 @@ def test_code_that_never_imported_runs_as_soon_as_it_is_fixed(tmp_path: Path) ->
         write(app, text)
         dev.until("registered, fulfil")
         dev.until("function    shop/fulfil on order/placed")
+
+
+def test_a_module_beside_the_package_is_watched_once_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "said.py").write_text('FIRST = "first"\n')
+    text = APP.replace("APPLICATION", "shop").replace("from pathlib", "from words.said import FIRST\nfrom pathlib")
+    (tmp_path / "shop" / "app.py").write_text(text.replace('return "first"', "return FIRST"))
+    with running(tmp_path, "dev", "shop.app", "--port", "0", "--json", "--ephemeral") as dev:
+        url = dev.ready()["server"]["addresses"][0]
+        assert said(send(url)) == ["first"]
+        write(tmp_path / "words" / "said.py", 'FIRST = "second"\n')
+        dev.until("new code is live")
+        assert said(send(url)) == ["second"]
 
 
 def test_no_target_says_how_to_begin(tmp_path: Path) -> None:
