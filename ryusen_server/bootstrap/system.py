@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from ryusen_protocol.identity import ENTROPY_BYTES, base62
+from ryusen_protocol.identity import ENTROPY_BYTES, letters
 from ryusen_protocol.ids import RequestId
 from ryusen_server.ports.time import Handle
 
@@ -43,7 +43,7 @@ class SystemEntropy:
 
     def token(self, prefix: str) -> str:
         """See the port."""
-        return f"{prefix}_{base62(self._take(ENTROPY_BYTES))}"
+        return f"{prefix}_{letters(self._take(ENTROPY_BYTES))}"
 
     def jitter(self) -> float:
         """See the port. 53 bits, so that rounding never reaches 1."""

@@ -108,7 +108,7 @@ def test_generation_id_hashes_scope_parent_contents_and_declarations():
     assert len(set(distinct)) == len(distinct)
     assert identity(of=publication()) == distinct[0]
     # Stored heads name these ids: a release that derived others would publish every application anew.
-    assert distinct[0] == "mg_53ve3Jg1VwFNGTbbM5Bagm"
+    assert distinct[0] == "mg_gVm4C7TE09tp8mEg8pasmr"
 
 
 def test_sdk_publication_is_canonical_and_accepted():
@@ -180,7 +180,7 @@ def test_routing_ids_depend_on_workspace_parent_and_mapping():
     first = manifests.initial_routing_generation(Workspace("default"))
     identity = manifests.routing_generation_id(Workspace("default"), first, mapping)
     assert identity.startswith("rg_")
-    assert first == "rg_6n4LuzTwYH9aQyAR6EllUN"
+    assert first == "rg_bbPb3uqOpADp9Ko3EIpVkr"
     assert identity == manifests.routing_generation_id(Workspace("default"), first, reordered)
     assert manifests.routing_content_digest(mapping) == manifests.routing_content_digest(reordered)
     others = {
