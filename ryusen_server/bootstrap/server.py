@@ -101,7 +101,11 @@ class Server:
             self.store = await self._open(loop)
             try:
                 await self._start_engine()
-                await self._answer()
+                try:
+                    await self._answer()
+                except BaseException:
+                    await self.engine.stop()
+                    raise
             except BaseException:
                 await self.store.close()
                 raise
