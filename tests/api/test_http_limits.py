@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
 from ryusen_protocol.limits import REQUEST_BYTES_MAX
 from ryusen_protocol.problems import CONTENT_TYPE
+from ryusen_server.bootstrap import running_server
+from ryusen_server.store.sqlite import SqliteConfig, SqliteStore
 from ryusen_server.transports.connected import upgrade
 from tests.api.api_harness import JSON_BODY, ApiHarness, ClosableMemoryStore, W, api_server, eventually
 from tests.gateway.worker_peer import worker_peer
@@ -166,3 +170,27 @@ async def test_one_connection_too_many_is_told_to_come_back(api: ApiHarness, mon
         return (await api.client.get("/v1/health")).status_code == 200
 
     await eventually(room)
+
+
+@pytest.mark.parametrize("held_ms", [150, 1_500])
+async def test_a_database_locked_by_another_program_is_waited_for_and_then_told(tmp_path: Path, held_ms: int) -> None:
+    async def open_store(path: Path | None, on_fatal: Callable[[str], None]) -> SqliteStore:
+        return await SqliteStore.open(path, on_fatal=on_fatal, config=SqliteConfig(busy_timeout_ms=700))
+
+    async with running_server(tmp_path, store_factory=open_store) as server:  # noqa: SIM117 - it needs the address
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=20) as client:
+            other = sqlite3.connect(tmp_path / "ryusen.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            posting = asyncio.create_task(client.post(EVENTS, json={"name": "x", "data": 1, "idempotency_key": "k"}))
+            await asyncio.sleep(held_ms / 1000)
+            other.execute("ROLLBACK")
+            other.close()
+            answer = await posting
+            if held_ms < 700:
+                assert answer.status_code == 201, answer.text
+            else:
+                assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+                assert "locked" in answer.json()["detail"]
+                answer = await client.post(EVENTS, json={"name": "x", "data": 1, "idempotency_key": "k"})
+                assert (answer.status_code, answer.json()["status"]) == (201, "created")
+            assert (await client.get("/v1/server")).json()["counts"]["events"] == 1
