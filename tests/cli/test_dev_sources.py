@@ -100,7 +100,7 @@ def test_folders_of_a_target(tmp_path: Path) -> None:
 
 def test_a_drive_letter_is_no_object_name() -> None:
     # No Windows here: the parts of a path are looked at by the rules of Windows, and nothing is opened.
-    target = str(PureWindowsPath("C:/work/shop.py"))
+    target = str(PureWindowsPath("C:/project/shop.py"))
     found = place_of_file(target)
     assert found is not None
     assert str(found) == target
