@@ -187,6 +187,7 @@ def _attempt_settled(run: Run, record: r.AttemptSettled, at_ms: int) -> None:
     attempt.settled_reason = record.reason
     attempt.failure = record.failure
     attempt.answer_digest = record.answer_digest
+    attempt.settled_by_operator = record.operator
     if record.state == "failed":
         if attempt.phase == "forward":
             run.steps[attempt.step_id].failures += 1

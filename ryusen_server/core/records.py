@@ -110,13 +110,14 @@ class AttemptAuthorized(msgspec.Struct, frozen=True, tag_field="kind", tag="atte
 
 
 class AttemptSettled(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="attempt_settled"):
-    """The attempt has its one outcome. `answer_digest` identifies the submission that settled it."""
+    """The attempt has its one outcome. `answer_digest` identifies the submission that settled it; `operator` names who did instead."""
 
     attempt_id: AttemptId
     state: SettledState
     failure: ErrorRecord | None = None
     reason: str | None = None
     answer_digest: str | None = None
+    operator: str | None = None
 
 
 class AttemptUnknown(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt_unknown"):

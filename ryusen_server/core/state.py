@@ -93,6 +93,7 @@ class Attempt(msgspec.Struct):
     settled_reason: str | None = None
     failure: ErrorRecord | None = None
     answer_digest: str | None = None
+    settled_by_operator: str | None = None
     never_began: int = 0
     """How often in a row it provably never began; paces the next dispatch."""
 
