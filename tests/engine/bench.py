@@ -88,7 +88,7 @@ class Bench:
             await self.engine.stop()
         if kind is None:
             await self.settle()
-            assert not self.violations
+            assert self.violations == []
 
     # time
 
@@ -265,11 +265,11 @@ class Bench:
 
     async def check(self) -> None:
         """See the module."""
-        assert not self.violations
+        assert self.violations == []
         if not self.expect_errors:
-            assert not self.errors.records
+            assert self.errors.records == []
         if isinstance(self.store, BenchStore):
-            assert not self.store.violations
+            assert self.store.violations == []
             self._check_history(self.store)
             self._check_memory(self.store)
 
