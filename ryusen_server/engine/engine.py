@@ -655,6 +655,7 @@ class Engine:
         task = asyncio.get_running_loop().create_task(self._guarded(what, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # one that was cancelled before its first step has not begun its work
 
     async def _guarded(self, what: str, work: Awaitable[None]) -> None:
         try:

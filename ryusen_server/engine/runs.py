@@ -91,6 +91,8 @@ class Runs:
         self._in_memory_max = in_memory_max
         self._live: dict[RunId, LiveRun] = {}
         self._loading: dict[RunId, asyncio.Task[LiveRun | None]] = {}
+        self._awaited: dict[RunId, int] = {}
+        """Runs whose loaders have not been resumed yet: only what is in memory may be changed, so they stay there until then."""
         self._inputs: dict[EventId, bytes] = {}
         self.performer: Performer
 
@@ -109,9 +111,15 @@ class Runs:
                 task = asyncio.create_task(self._read(run_id))
                 self._loading[run_id] = task
                 task.add_done_callback(lambda _: self._loading.pop(run_id, None))
-            if await asyncio.shield(task) is None and run_id not in self._live:
+            self._awaited[run_id] = self._awaited.get(run_id, 0) + 1
+            try:
+                loaded = await asyncio.shield(task)
+            finally:
+                self._awaited[run_id] -= 1
+                if not self._awaited[run_id]:
+                    del self._awaited[run_id]
+            if loaded is None and run_id not in self._live:
                 return None
-            # Another run may have taken its place before this task was resumed: only what is in memory may be changed.
         return live
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
@@ -161,7 +169,7 @@ class Runs:
     def _evict(self, kept: LiveRun) -> None:
         for run_id, live in list(islice(self._live.items(), EVICTION_BATCH)):
             del self._live[run_id]
-            if live is kept or not _is_idle(live):
+            if live is kept or run_id in self._awaited or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
 
     def apply(self, live: LiveRun, command: Command, *, rides: bool = False, then: Settled | None = None) -> Decision | Refusal:

@@ -158,6 +158,8 @@ class FakeWorker:
         self.contract = contract or ExecutionContract(1, 1)
         self.draining = False
         self.deaf = False
+        self.strict = True
+        """Whether more than the capacity is a violation; else it is rejected, as an SDK does that still runs what the server gave up."""
         self.holds: Callable[[Invocation], bool] = lambda _: False
         self.channel: Channel | None = None
         self.connection = 0
@@ -261,6 +263,9 @@ class FakeWorker:
                 if self.deaf:
                     return
                 self.executing[invocation.request_id] = invocation
+                if len(self.executing) > self.capacity and not self.strict:
+                    self.reject(invocation)
+                    return
                 if len(self.executing) > self.capacity:
                     self.bench.violations.append(f"{self.instance_id} was sent more than its capacity of {self.capacity}")
                 if not self.holds(invocation):
@@ -290,6 +295,12 @@ class FakeWorker:
             self.unacknowledged[request_id] = outcome
         if self.channel is not None and self.channel.session_id is not None:
             self.bench.engine.outcome(self.channel.session_id, outcome)
+
+    def reject(self, invocation: Invocation) -> None:
+        """Answer that there is no room."""
+        target = invocation.target
+        place = (None, None) if isinstance(target, DiscoveryTarget) else (target.attempt, target.attempt_generation)
+        asyncio.get_running_loop().call_soon(self.finish, invocation.request_id, RejectedBeforeStart("busy", *place))
 
     def resend(self) -> None:
         for outcome in list(self.unacknowledged.values()):

@@ -129,9 +129,7 @@ async def test_an_instance_that_does_not_support_a_target_gets_none_of_the_funct
         worker.holding(mode)
         run_id = await bench.begin()
         invocation = next(iter(worker.executing.values()))
-        place = (
-            (None, None) if mode == "discovery" else (effect_target(invocation).attempt, effect_target(invocation).attempt_generation)
-        )
+        place = (None, None) if mode == "discovery" else (effect_target(invocation).attempt, effect_target(invocation).attempt_generation)
         worker.holds = lambda _: False
         worker.finish(invocation.request_id, RejectedBeforeStart("unsupported_target", *place))
         await bench.advance(120_000, beating=[worker])

@@ -35,7 +35,7 @@ class Faults(NoHooks):
 
 
 async def opened(path: Path, faults: Faults | None = None) -> SqliteStore:
-    return await SqliteStore.open(path, on_fatal=lambda reason: pytest.fail(reason), hooks=faults)
+    return await SqliteStore.open(path, on_fatal=pytest.fail, hooks=faults)
 
 
 async def end_of(bench: Bench, run_id: RunId, worker: FakeWorker) -> None:
