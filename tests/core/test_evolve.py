@@ -61,6 +61,7 @@ def test_a_restart_forgets_only_what_this_life_knew() -> None:
     assert durable_snapshot(driver.run) == before
 
 
+@pytest.mark.req("VAL-10")
 def test_history_entries_are_chained_and_carry_no_stack() -> None:
     driver = Driver()
     assert driver.run.history_digest == EMPTY_HISTORY_DIGEST

@@ -68,7 +68,7 @@ async def test_the_newest_release_is_preferred_and_the_older_one_is_its_fallback
         await bench.settle()
 
 
-@pytest.mark.req("REG-10")
+@pytest.mark.req("REG-10", "REG-06")
 async def test_unversioned_workers_share_by_load_and_come_after_any_release() -> None:
     async with Bench() as bench:
         await bench.publish()
@@ -153,6 +153,7 @@ async def test_another_instance_takes_what_one_does_not_support() -> None:
         assert len(other.of("forward")) == 1
 
 
+@pytest.mark.req("PRO-17")
 async def test_a_rejected_effect_is_queued_again_with_the_same_ordinal_and_paced() -> None:
     async with Bench() as bench:
         worker = await bench.serving(body(Step("a")))

@@ -502,8 +502,11 @@ async def test_an_unreadable_answer_is_acknowledged_only_after_the_commit() -> N
         assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
-@pytest.mark.parametrize("answer", [Completed(value(1)), Succeeded(value(1)), CallbackFailed(TERMINAL)])
-async def test_an_effect_answered_without_its_place_or_as_a_discovery_is_malformed(answer: Completed | Succeeded | CallbackFailed) -> None:
+@pytest.mark.req("PRO-17")
+@pytest.mark.parametrize("answer", [Completed(value(1)), Succeeded(value(1)), CallbackFailed(TERMINAL), RejectedBeforeStart("busy")])
+async def test_an_effect_answered_without_its_place_or_as_a_discovery_is_malformed(
+    answer: Completed | Succeeded | CallbackFailed | RejectedBeforeStart,
+) -> None:
     async with Bench() as bench:
         worker, run_id, request_id = await in_effect(bench)
         worker.submit(request_id, run_id, answer)

@@ -209,6 +209,7 @@ async def test_a_lost_worker_is_listed_for_a_minute_and_then_forgotten() -> None
 BLOCK = DefinitionBlocked("duplicate_step_id", "a")  # type: ignore[arg-type]  # ids are text
 
 
+@pytest.mark.req("BLK-08")
 async def test_a_blocked_run_is_woken_by_a_newer_release_and_by_no_older_one() -> None:
     async with Bench() as bench:
         await bench.publish()

@@ -163,7 +163,7 @@ def test_error(entry: Fixture, fixture: Fixture) -> None:
     _document(entry, fixture)
 
 
-@pytest.mark.req("PRO-22")
+@pytest.mark.req("PRO-22", "PRO-02")
 @pytest.mark.parametrize(("entry", "fixture"), _cases("invocations", "outcomes", "declarations", "frames"))
 def test_document(entry: Fixture, fixture: Fixture) -> None:
     _document(entry, fixture)
@@ -174,6 +174,7 @@ def _document(entry: Fixture, fixture: Fixture) -> None:
     {f"{area}/accepted.json": _accepted, f"{area}/refused.json": _refused}[entry["file"]](area, fixture)
 
 
+@pytest.mark.req("CNF-07")
 def test_index_and_files_name_the_same_cases() -> None:
     listed = [(entry["file"], entry["name"]) for entry in _index()["cases"]]
     stored = [
@@ -186,6 +187,7 @@ def test_index_and_files_name_the_same_cases() -> None:
     assert sorted(listed) == sorted(stored)
 
 
+@pytest.mark.req("CNF-07")
 def test_every_area_is_claimed() -> None:
     """A new area comes with its own tests and is named in `AREAS` by the change that adds them."""
     assert {entry["area"] for entry in _index()["cases"]} == AREAS

@@ -85,7 +85,7 @@ def test_shuffled_declarations_are_one_manifest(functions: list[FunctionDeclarat
     assert manifests.manifest_generation_id(SHOP, None, shuffled) == manifests.manifest_generation_id(SHOP, None, reference)
 
 
-@pytest.mark.req("MAN-14")
+@pytest.mark.req("MAN-14", "MAN-04")
 def test_generation_id_hashes_scope_parent_contents_and_declarations():
     def identity(scope: Scope = SHOP, parent: str | None = None, *, of: Publication) -> str:
         return manifests.manifest_generation_id(scope, None if parent is None else ManifestGeneration(parent), of)

@@ -200,7 +200,7 @@ def test_retries_follow_the_policy_and_no_pass_sees_a_failure_before_the_last() 
     assert (driver.step("a").failures, len(driver.step("a").attempts)) == (3, 3)
 
 
-@pytest.mark.req("RTY-03", "RTY-07")
+@pytest.mark.req("RTY-03", "RTY-07", "PRO-15")
 @pytest.mark.parametrize("undo", [False, True])
 def test_exhaustion_fails_the_step_and_not_the_run(undo: bool) -> None:
     driver = Driver()
@@ -251,6 +251,7 @@ def test_past_the_deadline_a_failure_gets_no_retry(retryable: bool) -> None:
     assert (driver.run.outcome, driver.run.recovery_reason) == ("timed_out", "empty_unwind")
 
 
+@pytest.mark.req("PRO-15")
 def test_a_missing_target_is_obsolete_and_rediscovered_paced_when_it_repeats() -> None:
     driver = Driver()
     waits: list[int] = []

@@ -30,6 +30,7 @@ def test_without_a_deadline_there_is_none() -> None:
     assert driver.run.outcome == "succeeded"
 
 
+@pytest.mark.req("DLN-05")
 @pytest.mark.parametrize("source", ["function", "policy", "invoke", "parent"])
 def test_the_deadline_is_an_instant_with_its_source(source: DeadlineSource) -> None:
     driver = Driver(deadline_ms=5_000, source=source)

@@ -11,7 +11,7 @@ from ryusen_server.core.commands.lose_contact import LoseContact
 from tests.core.driving import LEASE_MS, WORKER, Driver, kinds
 
 
-@pytest.mark.req("SEM-10", "UNK-01", "UNK-02")
+@pytest.mark.req("SEM-10", "UNK-01", "UNK-02", "PRO-15")
 def test_a_lost_effect_is_unknown_and_the_run_waits() -> None:
     driver = Driver()
     driver.declare("a", assign=True)
