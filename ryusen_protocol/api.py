@@ -380,6 +380,13 @@ class CancelReceipt(msgspec.Struct, frozen=True, kw_only=True):
     run: RunSummary
 
 
+class RediscoverReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocked run asks its current code again. `replayed`: it was about to already."""
+
+    status: CommandStatus
+    run: RunSummary
+
+
 # --- Deployment and workers ------------------------------------------------------------------------------------------
 
 

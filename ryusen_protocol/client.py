@@ -29,6 +29,7 @@ from ryusen_protocol.api import (
     ManifestDocument,
     Page,
     Recovery,
+    RediscoverReceipt,
     ReleaseDocument,
     RoutingDocument,
     RunDetail,
@@ -40,6 +41,8 @@ from ryusen_protocol.api import (
 )
 from ryusen_protocol.limits import LONG_POLL_MS_MAX
 from ryusen_protocol.manifest import Publication, PublicationReceipt
+from ryusen_protocol.operator import Acknowledgement, RefusalEnvelope, ResolveCommand, encode_command
+from ryusen_protocol.operator import parse as parse_command
 from ryusen_protocol.problems import Problem
 
 T = TypeVar("T")
@@ -58,6 +61,16 @@ class ApiProblem(Exception):
         self.code = document.code
         self.status = document.status
         self.detail = document.detail
+        self.document = document
+
+
+class CommandRefused(Exception):
+    """An operator command was refused: nothing was changed and its key is not used up. `document` is the whole answer."""
+
+    def __init__(self, status: int, document: RefusalEnvelope) -> None:
+        super().__init__(document.refusal.message)
+        self.status = status
+        self.code = document.refusal.code
         self.document = document
 
 
@@ -91,6 +104,20 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def read(self, status: int, body: bytes) -> T:
         """The answer's document. Raises `ApiProblem` or `UnreadableAnswer`."""
+        return parse(status, body, self.answers)
+
+
+class ResolveRequest(Request[Acknowledgement], frozen=True, kw_only=True):
+    """An operator command. Lost or unreadable, it is sent again as it is: the key makes it the same command."""
+
+    def read(self, status: int, body: bytes) -> Acknowledgement:
+        """The acknowledgement. Raises `CommandRefused`; `ApiProblem` if it did not get to the operator route; `UnreadableAnswer`."""
+        if not 200 <= status < 300:
+            try:
+                refused = msgspec.json.decode(body, type=RefusalEnvelope)
+            except _UNREADABLE:
+                raise _problem(status, body) from None
+            raise CommandRefused(status, refused)
         return parse(status, body, self.answers)
 
 
@@ -214,6 +241,10 @@ class Api:
         """Ask a run to stop. Safe to send again."""
         return self._post(f"{self._run(run_id)}/cancel", CancelReceipt, {})
 
+    def rediscover(self, run_id: str) -> Request[RediscoverReceipt]:
+        """Ask a blocked run to run its current code again. Safe to send again."""
+        return self._post(f"{self._run(run_id)}/rediscover", RediscoverReceipt, {})
+
     def list_attempts(
         self, *, state: AttemptState | None = None, cursor: str | None = None, limit: int | None = None
     ) -> Request[Page[AttemptDocument]]:
@@ -224,6 +255,20 @@ class Api:
     def get_attempt(self, attempt_id: str) -> Request[AttemptDocument]:
         """One attempt, with the commands it allows now."""
         return self._get(f"{self._root}/attempts/{segment(attempt_id)}", AttemptDocument)
+
+    def resolve_attempt(self, command: ResolveCommand) -> ResolveRequest:
+        """Resolve an Unknown attempt. Raises `ValueError` with the server's words if no server would read the command."""
+        body = encode_command(command)
+        read = parse_command(body, path_attempt_id=command.attempt_id)
+        if isinstance(read, RefusalEnvelope):
+            raise ValueError(read.refusal.message)
+        return ResolveRequest(
+            method="POST",
+            path=f"{self._root}/attempts/{segment(command.attempt_id)}/resolve",
+            answers=Acknowledgement,
+            body=body,
+            headers={**self._headers, "content-type": _JSON},
+        )
 
     def list_workers(self, *, cursor: str | None = None, limit: int | None = None) -> Request[Page[WorkerDocument]]:
         """Worker instances the server knows of."""

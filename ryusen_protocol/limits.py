@@ -26,6 +26,9 @@ ERROR_BYTES_MAX = 128 * KIB
 ID_BYTES_MAX = 256
 """Any identifier: 1 to 256 bytes of UTF-8."""
 OPERATOR_COMMAND_BYTES_MAX = 9 * MIB // 4
+"""The body of an operator command, in any spelling."""
+OPERATOR_RECORD_BYTES_MAX = VALUE_BYTES_MAX + KIB
+"""The durable record of an operator command: its canonical envelope. Room for the largest value beside ids of usual length."""
 METADATA_PAIRS_MAX = 64
 METADATA_BYTES_MAX = 1 * KIB
 """Each key and each value of event metadata."""

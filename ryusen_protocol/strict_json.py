@@ -40,6 +40,10 @@ class JsonRefused(ValueError):
         self.code: Literal["invalid", "limit_exceeded"] = code
 
 
+class MemberRepeated(JsonRefused):
+    """An object names a member twice. `why` shows the name, which may be anybody's data."""
+
+
 def loads(data: bytes, *, bytes_max: int, nesting_max: int = NESTING_MAX) -> object:
     """The plain data of one JSON document. Raises `JsonRefused`."""
     if len(data) > bytes_max:
@@ -142,7 +146,7 @@ def _name_repeated(data: bytes) -> NoReturn:
         for name, content in pairs:
             if name in members:
                 shown = name if len(name) <= _NAME_CHARACTERS_MAX else name[:_NAME_CHARACTERS_MAX] + "…"
-                raise JsonRefused(f"the member {json.dumps(shown, ensure_ascii=False)} appears twice in one object")
+                raise MemberRepeated(f"the member {json.dumps(shown, ensure_ascii=False)} appears twice in one object")
             members[name] = content
         return members
 

@@ -19,7 +19,8 @@ from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION, codec, values
 from ryusen_protocol.errors import ErrorRecord
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames"}
+AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "operator_commands"}
+"""The last is read by the tests of operator commands, the others below."""
 
 Fixture = dict[str, Any]
 
