@@ -13,6 +13,7 @@ from ryusen_server.core.commands import (
     never_began,
     rediscover,
     request_stop,
+    resolve_attempt,
     start_discovery,
 )
 from ryusen_server.core.decision import Decision, Moment, Refusal
@@ -29,10 +30,11 @@ Command = (
     | request_stop.Cancel
     | request_stop.DeadlineReached
     | rediscover.Rediscover
+    | resolve_attempt.ResolveAttempt
 )
 
 
-def decide(run: Run, command: Command, moment: Moment) -> Decision | Refusal:  # noqa: PLR0911  # one branch a command
+def decide(run: Run, command: Command, moment: Moment) -> Decision | Refusal:  # noqa: C901, PLR0911  # one branch a command
     """What the command comes to in the run's state at this moment. Never changes the run."""
     match command:
         case answer_attempt.AnswerAttempt():
@@ -53,5 +55,7 @@ def decide(run: Run, command: Command, moment: Moment) -> Decision | Refusal:  #
             return request_stop.decide(run, command, moment)
         case rediscover.Rediscover():
             return rediscover.decide(run, command, moment)
+        case resolve_attempt.ResolveAttempt():
+            return resolve_attempt.decide(run, command, moment)
         case _:
             assert_never(command)

@@ -51,7 +51,7 @@ class SendAttempt(msgspec.Struct, frozen=True):
 
 Effect = SendDiscovery | SendAttempt
 
-RefusalCode = Literal["not_cancellable", "not_blocked", "not_ready"]
+RefusalCode = Literal["not_cancellable", "not_blocked", "not_ready", "stale", "retry_forbidden", "deadline_elapsed", "limit_exceeded"]
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -115,6 +115,17 @@ class EventKeyRow(msgspec.Struct, frozen=True):
     event_id: EventId
 
 
+class OperatorCommandRow(msgspec.Struct, frozen=True):
+    """An operator command that was applied, under its key, for ever. `acknowledgement` is the answer that is given again."""
+
+    workspace: Workspace
+    key: str
+    fingerprint: str
+    attempt_id: AttemptId
+    applied_at_ms: int
+    acknowledgement: bytes
+
+
 class ManifestRow(msgspec.Struct, frozen=True):
     """One immutable manifest generation and the routing generation its activation made. `document` is the canonical manifest JSON."""
 

@@ -28,6 +28,7 @@ from ryusen_server.core.rows import (
     EventRow,
     HistoryRow,
     ManifestRow,
+    OperatorCommandRow,
     ReleaseRow,
     RoutingRow,
     RunRow,
@@ -75,6 +76,12 @@ class ManifestWrite(msgspec.Struct, frozen=True):
     records: bytes
 
 
+class OperatorWrite(msgspec.Struct, frozen=True):
+    """An operator command beside the `RunWrite` of what it came to."""
+
+    command: OperatorCommandRow
+
+
 class ReleaseWrite(msgspec.Struct, frozen=True):
     """The first registration of a release."""
 
@@ -82,7 +89,7 @@ class ReleaseWrite(msgspec.Struct, frozen=True):
     records: bytes
 
 
-Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite
+Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite | OperatorWrite
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -204,6 +211,8 @@ class Store(Protocol):
         ...
 
     async def event_key(self, workspace: Workspace, key: str) -> EventKeyRow | None: ...
+
+    async def operator_command(self, workspace: Workspace, key: str) -> OperatorCommandRow | None: ...
 
     async def manifest(self, workspace: Workspace, manifest_generation: ManifestGeneration) -> ManifestRow | None: ...
 

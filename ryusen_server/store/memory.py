@@ -22,7 +22,17 @@ from ryusen_protocol.ids import (
     RunId,
     Workspace,
 )
-from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, HistoryRow, ManifestRow, ReleaseRow, RoutingRow, RunRow
+from ryusen_server.core.rows import (
+    AttemptRow,
+    EventKeyRow,
+    EventRow,
+    HistoryRow,
+    ManifestRow,
+    OperatorCommandRow,
+    ReleaseRow,
+    RoutingRow,
+    RunRow,
+)
 from ryusen_server.ports.store import (
     Counts,
     Done,
@@ -30,6 +40,7 @@ from ryusen_server.ports.store import (
     FanOutWrite,
     Heads,
     ManifestWrite,
+    OperatorWrite,
     ReleaseWrite,
     RunFilter,
     RunWrite,
@@ -58,6 +69,7 @@ class MemoryStore:
         self._attempts: dict[AttemptId, AttemptRow] = {}
         self._events: dict[EventId, EventRow] = {}
         self._event_keys: dict[tuple[Workspace, str], EventKeyRow] = {}
+        self._operator_commands: dict[tuple[Workspace, str], OperatorCommandRow] = {}
         self._manifests: dict[tuple[Workspace, ManifestGeneration], ManifestRow] = {}
         self._routings: dict[tuple[Workspace, RoutingGeneration], RoutingRow] = {}
         self._applications: dict[tuple[Workspace, Application], ManifestGeneration] = {}
@@ -120,6 +132,8 @@ class MemoryStore:
                     self._events[write.event_id] = msgspec.structs.replace(event, fan_out_next=write.fan_out_next)
                 case ManifestWrite():
                     self._apply_manifest(write, position)
+                case OperatorWrite():
+                    self._operator_commands[write.command.workspace, write.command.key] = write.command
                 case ReleaseWrite():
                     release = write.release
                     self._releases[release.workspace, release.application, release.release_id] = msgspec.structs.replace(
@@ -232,6 +246,11 @@ class MemoryStore:
         """See the port."""
         self._readable()
         return self._event_keys.get((workspace, key))
+
+    async def operator_command(self, workspace: Workspace, key: str) -> OperatorCommandRow | None:
+        """See the port."""
+        self._readable()
+        return self._operator_commands.get((workspace, key))
 
     async def manifest(self, workspace: Workspace, manifest_generation: ManifestGeneration) -> ManifestRow | None:
         """See the port."""

@@ -21,7 +21,7 @@ import uvloop
 from ryusen_server.bootstrap.server import Server
 from ryusen_server.bootstrap.settings import ServerSettings
 from ryusen_server.engine.config import EngineConfig
-from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, ReleaseWrite, RunWrite, Unit, Write
+from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, OperatorWrite, ReleaseWrite, RunWrite, Unit, Write
 from ryusen_server.store.sqlite import SqliteStore
 from ryusen_server.store.sqlite.config import SqliteConfig
 
@@ -37,6 +37,8 @@ def boundaries(write: Write) -> set[str]:
             return {"manifest_activated"}
         case ReleaseWrite():
             return {"release_seen"}
+        case OperatorWrite():
+            return {"operator_command"}
         case RunWrite():
             names: set[str] = set()
             for record in json.loads(write.records):

@@ -30,6 +30,7 @@ from ryusen_protocol.ids import (
     TriggerId,
     Workspace,
 )
+from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_protocol.outcome import (
     BlockReason,
     CallbackFailed,
@@ -57,6 +58,7 @@ from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import Decision, Moment, Refusal, SendAttempt, SendDiscovery
@@ -340,6 +342,27 @@ class Driver:
 
     def rediscover(self, by: str = "operator") -> Decision | Refusal:
         return self.send(Rediscover(by))
+
+    def resolve(
+        self,
+        resolution: SupplySuccess | DeclareFailure | AuthorizeRetry,
+        *,
+        attempt: Attempt | None = None,
+        attempt_generation: int | None = None,
+    ) -> Decision | Refusal:
+        """An operator's word on an attempt, by default on the unresolved one."""
+        attempt = attempt or self.attempt
+        generation = attempt.attempt_generation if attempt_generation is None else attempt_generation
+        return self.send(ResolveAttempt(attempt.attempt_id, generation, resolution, "kim"))
+
+    def supply(self, value: Value = "done") -> Decision | Refusal:
+        return self.resolve(SupplySuccess(raw(value)))
+
+    def declare_failure(self, *, retryable: bool = False) -> Decision | Refusal:
+        return self.resolve(DeclareFailure(error("the operator says so", retryable=retryable)))
+
+    def authorize_retry(self) -> Decision | Refusal:
+        return self.resolve(AuthorizeRetry())
 
     # what a test wants to see
 

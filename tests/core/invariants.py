@@ -93,6 +93,8 @@ class Watch:
         self.submitted: list[Submitted] = []
         self.responded: list[Responded] = []
         self.proofs: set[RequestId] = set()
+        self.resolved: set[AttemptId] = set()
+        """Attempts an operator command was obeyed on."""
         """Requests that provably never began."""
         self.duplicates: set[int] = set()
         """Positions of transactions that answered a pass which met one id twice."""
@@ -456,7 +458,7 @@ def invariant_18_a_live_run_is_never_stranded(watch: Watch) -> None:
 
 
 def invariant_19_unknown_ends_by_an_answer(watch: Watch) -> None:
-    """An Unknown attempt settles by an answer or by proof that it never began, never by time."""
+    """An unresolved attempt settles by an answer or by proof that it never began, and an Unknown one by an operator too; never by time."""
     requests: dict[AttemptId, RequestId] = {}
     answered = {
         record.attempt_id
@@ -471,6 +473,11 @@ def invariant_19_unknown_ends_by_an_answer(watch: Watch) -> None:
             requests[record.attempt_id] = record.request_id
         elif isinstance(record, AttemptSettled) and states[record.attempt_id] in _UNRESOLVED:
             proven = requests[record.attempt_id] in watch.proofs and record.state == "fenced"
+            if record.operator is not None:
+                assert states[record.attempt_id] == "unknown", f"an operator settled {record.attempt_id}, which was not Unknown"
+                assert record.attempt_id in watch.resolved, f"{record.attempt_id} names an operator who gave no command"
+                continue
+            assert record.state != "retry_authorized", f"{record.attempt_id} is to be retried, and no operator said so"
             assert proven or record.attempt_id in answered, f"{record.attempt_id} settled as {record.state} without an answer"
 
 

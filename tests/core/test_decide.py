@@ -15,6 +15,7 @@ import pytest
 
 import ryusen_server.core
 from ryusen_protocol.ids import RequestId, StepId
+from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_protocol.outcome import (
     CallbackFailed,
     Completed,
@@ -34,6 +35,7 @@ from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import Decision, Moment, Refusal
@@ -72,6 +74,10 @@ def every_command(run: Run) -> Iterator[Command]:
     yield Cancel("x")
     yield DeadlineReached()
     yield Rediscover("x")
+    for attempt in [*run.attempts.values()]:
+        for resolution in (SupplySuccess(raw(1)), DeclareFailure(error(retryable=True)), AuthorizeRetry()):
+            yield ResolveAttempt(attempt.attempt_id, attempt.attempt_generation, resolution, "x")
+            yield ResolveAttempt(attempt.attempt_id, attempt.attempt_generation + 1, resolution, "x")
 
 
 def states() -> Iterator[Driver]:

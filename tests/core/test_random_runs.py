@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ryusen_protocol.declarations import CompensationPolicy, RetryPolicy, TimerDeclaration
 from ryusen_protocol.ids import AttemptId, ReleaseId, RequestId, StepId
+from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_protocol.outcome import (
     CallbackFailed,
     Completed,
@@ -36,6 +37,7 @@ from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, SendAttempt
@@ -107,6 +109,8 @@ class Life:
                     seen.open_request,
                 )
             )
+        if isinstance(command, ResolveAttempt):
+            self.watch.resolved.add(command.attempt_id)
         if isinstance(command, AnswerDiscovery):
             counted = bool(answer.records or answer.notes)
             self.watch.responded.append(Responded(command.request_id, counted, seen.open_pass))
@@ -230,6 +234,18 @@ class Life:
     def rediscover(self, _number: int) -> None:
         self.send(Rediscover("operator"))
 
+    def resolve(self, number: int) -> None:
+        """An operator's word on the attempt that is Unknown, or on any other, sometimes of another generation."""
+        run = self.driver.run
+        attempt = run.current_attempt()
+        if attempt is None or attempt.state != "unknown" or number % 7 == 0:
+            if not run.attempts:
+                return
+            attempt = list(run.attempts.values())[number % len(run.attempts)]
+        words = (SupplySuccess(VALUES[0]), AuthorizeRetry(), DeclareFailure(error(retryable=True)), DeclareFailure(error()))
+        generation = attempt.attempt_generation + (number % 11 == 3)
+        self.send(ResolveAttempt(attempt.attempt_id, generation, words[number % len(words)], "kim"))
+
     def release(self, number: int) -> None:
         self.driver.preferred = (ReleaseId("r1"), ReleaseId("r2"), None)[number % 3]
 
@@ -265,6 +281,7 @@ ACTS: tuple[Callable[[Life, int], None], ...] = (
     *(Life.respond,) * 5,
     *(Life.answer,) * 5,
     *(Life.lose_contact, Life.deadline) * 3,
+    *(Life.resolve,) * 3,
     *(Life.start, Life.authorize, Life.answer_again, Life.never_began, Life.clock) * 2,
     Life.cancel_again,
     Life.lose_pass,

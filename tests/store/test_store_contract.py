@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ryusen_protocol.ids import Application, AttemptId, EventId, FunctionId, ManifestGeneration, RoutingGeneration, RunId, Workspace
-from ryusen_server.core.rows import WAKE_NOW, HistoryRow
-from ryusen_server.ports.store import Counts, FanOutWrite, Heads, RunFilter, StorageUnavailable, Store, Unit, WakeRow
+from ryusen_server.core.rows import WAKE_NOW, HistoryRow, OperatorCommandRow
+from ryusen_server.ports.store import Counts, FanOutWrite, Heads, OperatorWrite, RunFilter, StorageUnavailable, Store, Unit, WakeRow
 from ryusen_server.store.memory import Inconsistent, MemoryStore
 from tests.store.builders import (
     APPLICATION,
@@ -95,6 +95,14 @@ async def test_each_write_of_a_unit_has_its_own_position_below_the_returned_one(
         assert [row.position for row in await store.history(run.run_id)] == [last - 5 + number]
     after = await commit(store, moves("run_0", last))
     assert after > last
+
+
+async def test_an_operator_command_comes_back_under_its_key_and_workspace(store: Store) -> None:
+    row = OperatorCommandRow(WORKSPACE, "k", "print", AttemptId("att_1"), 5, b'{"version":1}')
+    await commit(store, OperatorWrite(row))
+    assert await store.operator_command(WORKSPACE, "k") == row
+    assert await store.operator_command(Workspace("other"), "k") is None
+    assert await store.operator_command(WORKSPACE, "l") is None
 
 
 async def test_an_event_comes_back_as_it_was_with_its_key(store: Store) -> None:

@@ -50,6 +50,7 @@ async def record(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[tu
         await store.events(WORKSPACE, name=name, before=before, limit=3)
     await store.event_runs(EventId("e"))
     await store.event_key(WORKSPACE, "k")
+    await store.operator_command(WORKSPACE, "k")
     await store.manifest(WORKSPACE, ManifestGeneration("m"))
     await store.routing(WORKSPACE, RoutingGeneration("r"))
     for position in (None, 4):
@@ -103,6 +104,7 @@ TABLES = {
     "attempts": row_types.AttemptRow,
     "events": row_types.EventRow,
     "event_keys": row_types.EventKeyRow,
+    "operator_commands": row_types.OperatorCommandRow,
     "manifests": row_types.ManifestRow,
     "routing": row_types.RoutingRow,
     "releases": row_types.ReleaseRow,

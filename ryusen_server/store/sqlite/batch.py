@@ -14,7 +14,7 @@ import msgspec
 
 from ryusen_protocol.ids import AttemptId, RunId
 from ryusen_server.core.rows import AttemptRow, RunRow
-from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, ReleaseWrite, RunWrite, Unit
+from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, OperatorWrite, ReleaseWrite, RunWrite, Unit
 from ryusen_server.store.sqlite import sql
 
 Row = tuple[Any, ...]
@@ -42,6 +42,7 @@ class Batch:
         self._applications: list[Row] = []
         self._workspaces: list[Row] = []
         self._releases: list[Row] = []
+        self._operator_commands: list[Row] = []
 
     def add(self, unit: Unit, last_position: int) -> None:
         """Take a unit whose last write commits at `last_position`."""
@@ -57,6 +58,8 @@ class Batch:
                     self._fan_outs.append((write.fan_out_next, write.event_id))
                 case ManifestWrite():
                     self._add_manifest(write, position)
+                case OperatorWrite():
+                    self._operator_commands.append(_row(write.command))
                 case ReleaseWrite():
                     self._add_release(write, position)
                 case _:
@@ -95,6 +98,7 @@ class Batch:
             (sql.MOVE_APPLICATION, self._applications),
             (sql.MOVE_WORKSPACE, self._workspaces),
             (sql.INSERT_RELEASE, self._releases),
+            (sql.INSERT_OPERATOR_COMMAND, self._operator_commands),
         )
 
     def _sized(self) -> Iterable[tuple[str, Sized]]:

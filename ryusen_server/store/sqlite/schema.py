@@ -124,6 +124,16 @@ CREATE TABLE event_keys (
   PRIMARY KEY (workspace, key)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE operator_commands (
+  workspace TEXT NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  attempt_id TEXT NOT NULL,
+  applied_at_ms INTEGER NOT NULL,
+  acknowledgement BLOB NOT NULL,      -- JSON object
+  PRIMARY KEY (workspace, key)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE manifests (
   manifest_generation TEXT NOT NULL,
   workspace TEXT NOT NULL,

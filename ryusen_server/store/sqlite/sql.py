@@ -16,6 +16,7 @@ from ryusen_server.core.rows import (
     EventKeyRow,
     EventRow,
     ManifestRow,
+    OperatorCommandRow,
     ReleaseRow,
     RoutingRow,
     RunRow,
@@ -78,6 +79,7 @@ INSERT_MANIFEST: Final = _insert("manifests", ManifestRow)
 INSERT_ROUTING: Final = _insert("routing", RoutingRow)
 MOVE_APPLICATION: Final = "INSERT OR REPLACE INTO applications (workspace, application, manifest_generation) VALUES (?, ?, ?)"
 MOVE_WORKSPACE: Final = "INSERT OR REPLACE INTO workspaces (workspace, routing_generation) VALUES (?, ?)"
+INSERT_OPERATOR_COMMAND: Final = _insert("operator_commands", OperatorCommandRow)
 INSERT_RELEASE: Final = _insert("releases", ReleaseRow)
 
 # Reads by key
@@ -94,6 +96,7 @@ RUN: Final = f"SELECT {_RUN} FROM runs WHERE run_id = ?"  # noqa: S608 — field
 ATTEMPT: Final = f"SELECT {_ATTEMPT} FROM attempts WHERE attempt_id = ?"  # noqa: S608
 EVENT: Final = f"SELECT {_EVENT} FROM events WHERE event_id = ?"  # noqa: S608
 EVENT_KEY: Final = f"SELECT {_columns(EventKeyRow)} FROM event_keys WHERE workspace = ? AND key = ?"  # noqa: S608
+OPERATOR_COMMAND: Final = f"SELECT {_columns(OperatorCommandRow)} FROM operator_commands WHERE workspace = ? AND key = ?"  # noqa: S608
 MANIFEST: Final = f"SELECT {_columns(ManifestRow)} FROM manifests WHERE workspace = ? AND manifest_generation = ?"  # noqa: S608
 ROUTING: Final = f"SELECT {_columns(RoutingRow)} FROM routing WHERE workspace = ? AND routing_generation = ?"  # noqa: S608
 HISTORY: Final = """

@@ -22,7 +22,17 @@ from ryusen_protocol.ids import (
     RunId,
     Workspace,
 )
-from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, HistoryRow, ManifestRow, ReleaseRow, RoutingRow, RunRow
+from ryusen_server.core.rows import (
+    AttemptRow,
+    EventKeyRow,
+    EventRow,
+    HistoryRow,
+    ManifestRow,
+    OperatorCommandRow,
+    ReleaseRow,
+    RoutingRow,
+    RunRow,
+)
 from ryusen_server.ports.store import Counts, Done, Heads, RunFilter, StorageUnavailable, Unit, WakeRow
 from ryusen_server.store.sqlite import sql
 from ryusen_server.store.sqlite.config import CommitHooks, NoHooks, SqliteConfig
@@ -197,6 +207,10 @@ class SqliteStore:
     async def event_key(self, workspace: Workspace, key: str) -> EventKeyRow | None:
         """See the port."""
         return _one(await self._readers.rows(sql.EVENT_KEY, (workspace, key)), EventKeyRow)
+
+    async def operator_command(self, workspace: Workspace, key: str) -> OperatorCommandRow | None:
+        """See the port."""
+        return _one(await self._readers.rows(sql.OPERATOR_COMMAND, (workspace, key)), OperatorCommandRow)
 
     async def manifest(self, workspace: Workspace, manifest_generation: ManifestGeneration) -> ManifestRow | None:
         """See the port."""

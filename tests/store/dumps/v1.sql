@@ -78,6 +78,15 @@ CREATE TABLE meta (
   key TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE operator_commands (
+  workspace TEXT NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  attempt_id TEXT NOT NULL,
+  applied_at_ms INTEGER NOT NULL,
+  acknowledgement BLOB NOT NULL,      -- JSON object
+  PRIMARY KEY (workspace, key)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE releases (
   workspace TEXT NOT NULL,
   application TEXT NOT NULL,
