@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import msgspec
 
-from ryusen_protocol import PROTOCOL_VERSION, problems
+from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
 from ryusen_protocol.frames import Disposition, Drain, Log, OutcomeAck, Register, Registered, RegistrationRejected
 from ryusen_protocol.ids import FunctionId, ReleaseId, RequestId, RoutingGeneration, RunId, SessionId, Workspace
 from ryusen_protocol.manifest import Publication
+from ryusen_protocol.operator import RefusalEnvelope, ResolveCommand
 from ryusen_protocol.outcome import (
     CallbackFailed,
     Completed,
@@ -50,6 +51,7 @@ from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import HORIZON_MS, Dispatcher
 from ryusen_server.engine.fleet import Fleet, Flight, Instance, request_ids
 from ryusen_server.engine.leases import Leases
+from ryusen_server.engine.operations import Operations
 from ryusen_server.engine.registration import Opened, Registrar
 from ryusen_server.engine.runs import LiveRun, Outgoing, Runs
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, ContactView, StoppedRun, WorkerView
@@ -96,6 +98,7 @@ class Engine:
             config=config,
             waiters=self.waiters,
         )
+        self._operations = Operations(store=store, runs=self._runs, dispatcher=self._dispatcher, clock=clock)
         self._registrar = Registrar(
             config=config,
             disconnect=self.disconnected,
@@ -182,28 +185,15 @@ class Engine:
 
     async def cancel(self, workspace: Workspace, run_id: RunId, *, by: str) -> StoppedRun | Problem:
         """Record stop intent. Does not claim that an authorized callback has stopped. Raises `StorageUnavailable`."""
-        return await self._operate(workspace, run_id, Cancel(by))
+        return await self._operations.cancel_or_rediscover(workspace, run_id, Cancel(by))
 
     async def rediscover(self, workspace: Workspace, run_id: RunId, *, by: str) -> StoppedRun | Problem:
         """Run a blocked run's current code again. Raises `StorageUnavailable`."""
-        return await self._operate(workspace, run_id, Rediscover(by))
+        return await self._operations.cancel_or_rediscover(workspace, run_id, Rediscover(by))
 
-    async def _operate(self, workspace: Workspace, run_id: RunId, command: Cancel | Rediscover) -> StoppedRun | Problem:
-        live = await self._runs.load(run_id)
-        if live is None or live.run.workspace != workspace:
-            return problems.not_found("run", run_id)
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        decision = self._runs.apply(live, command, then=_settler(durable))
-        if isinstance(decision, Refusal):
-            if decision.code == "not_cancellable":
-                return problems.not_cancellable(live.run.outcome)
-            return problems.problem("not_blocked", decision.message)
-        row = live.row
-        self._dispatcher.offer(live)
-        await durable
-        if row is None:
-            raise AssertionError("a loaded run has a row")
-        return StoppedRun(row, decision.replayed)
+    async def resolve(self, workspace: Workspace, command: ResolveCommand, *, by: str) -> bytes | RefusalEnvelope:
+        """Settle an Unknown attempt: the encoded acknowledgement, or the refusal. Raises `StorageUnavailable`."""
+        return await self._operations.resolve(workspace, command, by=by)
 
     # readers' facts
 
@@ -681,18 +671,6 @@ def _answers_discovery(body: OutcomeBody) -> bool:
     """Whether a body under a request nobody waits for any more is that of a discovery, which is never acknowledged."""
     rejected = isinstance(body, RejectedBeforeStart) and body.attempt is None and body.attempt_generation is None
     return rejected or isinstance(body, _DISCOVERY_BODIES)
-
-
-def _settler(future: asyncio.Future[None]) -> Callable[[StorageUnavailable | None], None]:
-    def settle(error: StorageUnavailable | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    return settle
 
 
 def _digest(outcome: Outcome) -> str:

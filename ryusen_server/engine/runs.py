@@ -24,7 +24,7 @@ from ryusen_server.core.records import Record
 from ryusen_server.core.rows import EventRow, RunRow
 from ryusen_server.core.state import Attempt, Run
 from ryusen_server.engine.waiting import Waiters
-from ryusen_server.ports.store import RunWrite, StorageUnavailable, Store, Unit
+from ryusen_server.ports.store import RunWrite, StorageUnavailable, Store, Unit, Write
 from ryusen_server.ports.time import Clock
 
 log = logging.getLogger(__name__)
@@ -172,9 +172,17 @@ class Runs:
             if live is kept or run_id in self._awaited or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
 
-    def apply(self, live: LiveRun, command: Command, *, rides: bool = False, then: Settled | None = None) -> Decision | Refusal:
+    def apply(
+        self,
+        live: LiveRun,
+        command: Command,
+        *,
+        rides: bool = False,
+        then: Settled | None = None,
+        beside: Callable[[Decision], Write] | None = None,
+    ) -> Decision | Refusal:
         """Decide a command now. `then` is told when the decision, and all before it on this run, is durable or lost;
-        not after a refusal.
+        not after a refusal. `beside` gives a write that commits with the decision, from the run as the decision leaves it.
         """
         now_ms = self._clock.now_ms()
         decision = decide(live.run, command, Moment(now_ms, self._entropy))
@@ -183,7 +191,12 @@ class Runs:
         for note in decision.notes:
             annotate(live.run, note)
         outgoing = self._evolve(live, decision, now_ms)
-        self._submit(live, decision, outgoing, now_ms, rides=rides, then=then)
+        if decision.records:
+            write = self.write(live, decision.records, now_ms, new=False)
+            self.submit(live, Unit((write,) if beside is None else (write, beside(decision)), rides=rides))
+        self._let_out(live, outgoing)
+        if then is not None:
+            self.when_durable(live, then)
         return decision
 
     def _evolve(self, live: LiveRun, decision: Decision, now_ms: int) -> list[Outgoing]:
@@ -208,12 +221,7 @@ class Runs:
             return discovery_frame(live.run, live.head, effect.request_id)
         return attempt_frame(live.run, live.head, effect.attempt_id, effect.request_id)
 
-    def _submit(
-        self, live: LiveRun, decision: Decision, outgoing: list[Outgoing], now_ms: int, *, rides: bool, then: Settled | None
-    ) -> None:
-        if decision.records:
-            write = self.write(live, decision.records, now_ms, new=False)
-            self.submit(live, Unit((write,), rides=rides))
+    def _let_out(self, live: LiveRun, outgoing: list[Outgoing]) -> None:
         waiting: list[Outgoing] = []
         for out in outgoing:
             if self._early and isinstance(out.effect, SendDiscovery):
@@ -222,12 +230,10 @@ class Runs:
                 waiting.append(out)
         if waiting:
             self.when_durable(live, lambda error: self._release(live, waiting, error))
-        if then is not None:
-            self.when_durable(live, then)
 
     def _release(self, live: LiveRun, waiting: list[Outgoing], error: StorageUnavailable | None) -> None:
         for out in waiting:
-            if error is None:
+            if error is None and _is_wanted(live.run, out.effect):
                 self.performer.send(live, out)
             else:
                 self.performer.withdraw(live, out.effect)
@@ -299,6 +305,11 @@ INPUTS_KEPT_MAX = 256
 """Encoded event inputs kept beside the runs that hold theirs."""
 
 EVICTION_BATCH = 64
+
+
+def _is_wanted(run: Run, effect: SendDiscovery | SendAttempt) -> bool:
+    """Whether what has waited for its commit is still to leave: a stop or another pass may have taken a pass's place meanwhile."""
+    return isinstance(effect, SendAttempt) or (run.dispatch is not None and run.dispatch.request_id == effect.request_id)
 
 
 def _is_idle(live: LiveRun) -> bool:
