@@ -1,0 +1,115 @@
+"""The end of a life: faults stop, everything that can get well does, and every run must end or show what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ryusen_server.core.state import Run
+from tests.core.driving import durable_snapshot
+from tests.simulation.life import Life
+from tests.simulation.world import World
+
+PATIENCE_S = 1_800
+LONGEST_SILENCE_S = 40
+"""After this a connection to a worker that is gone without a word has been given up."""
+
+
+async def calm(life: Life) -> None:
+    """Stop the faults and wait. Old code drains first; then the last release comes, with every function and no id twice."""
+    world = life.world
+    world.trace("calm")
+    world.faults.calm()
+    world.conditions.slow = 0.0
+    world.outside.calm = True
+    world.server.start()
+    await life.finish_errands()
+    for worker in world.workers():
+        worker.resume()
+        worker.drain()
+    for _ in range(300):
+        world.server.start()
+        if not world.workers():
+            break
+        await asyncio.sleep(1)
+    for worker in world.workers():
+        worker.kill("because it does not end")
+    for deployment in world.deployments:
+        deployment.current = deployment.last_release(world.functions[deployment.scope])
+        world.start_worker(deployment, capacity=4)
+    waited = 0
+    while waited < PATIENCE_S and not all(_is_settled(world, audit.shadow) for audit in world.auditor.runs.values()):
+        step = 1 if waited < 60 else 15
+        waited += step
+        await asyncio.sleep(step)
+    await asyncio.sleep(LONGEST_SILENCE_S)
+
+
+def _is_settled(world: World, run: Run) -> bool:
+    if run.status == "ended":
+        return True
+    attempt = run.current_attempt()
+    return attempt is not None and attempt.state == "unknown" and attempt.request_id not in _held(world)
+
+
+def _held(world: World) -> set[str]:
+    """Requests that a living worker will still answer."""
+    return {request for worker in world.workers() for request in (*worker.session._executing, *worker.session._unacknowledged)}
+
+
+def verdict(life: Life) -> None:
+    """What must be true of every life at its end."""
+    world = life.world
+    world.auditor.check_all()
+    _events(world)
+    _runs(world)
+    _memory(world)
+
+
+def _events(world: World) -> None:
+    for event_id, sent in world.accepted.items():
+        stored = world.disk._events.get(event_id)
+        assert stored is not None, f"invariant 1: the acknowledged event {event_id} is gone"
+        assert stored.payload == sent.payload
+    for event in world.disk._events.values():
+        assert event.fan_out_next is None, f"liveness: the fan-out of {event.event_id} does not end"
+        expected = world.bindings.runs(event.event_id, event.routing_generation, event.name)
+        found = {run_id for run_id, row in world.disk._runs.items() if row.event_id == event.event_id}
+        assert found == expected, f"invariant 2: {event.event_id} started {sorted(found)}, not {sorted(expected)}"
+
+
+def _runs(world: World) -> None:
+    held = _held(world)
+    for run_id, audit in world.auditor.runs.items():
+        run = audit.shadow
+        assert run_id in world.disk._runs, f"{run_id} is gone"
+        if run.status == "ended":
+            continue
+        attempt = run.current_attempt()
+        unknown = attempt is not None and attempt.state == "unknown"
+        assert unknown, f"liveness: {run_id} ({run.workspace}/{run.application} {run.function}) does not end: {run.status}, {run.pending}"
+        assert attempt is not None
+        assert attempt.request_id not in held, f"liveness: {run_id} waits for {attempt.request_id}, which a worker holds"
+    for worker in world.workers():
+        assert not worker.session._unacknowledged, f"liveness: {worker.name} waits for acknowledgements for ever"
+
+
+def _memory(world: World) -> None:
+    """Nothing is held for anything that is over, and what is in memory is what is durable."""
+    life = world.server.life
+    assert life is not None, "the server is down after the faults have stopped"
+    assert life.is_ready, "the server does not get ready"
+    engine = life.engine
+    for run_id, live in engine._runs._live.items():
+        shadow = world.auditor.runs[run_id].shadow
+        assert live.uncommitted == 0, f"{run_id} waits for a commit"
+        assert durable_snapshot(live.run) == durable_snapshot(shadow), f"invariant 26: {run_id} is in memory as it is not in the store"
+    assert not engine._leases._leases, f"leases are left: {list(engine._leases._leases)}"
+    assert not engine._fleet._flights, f"slots are taken: {list(engine._fleet._flights)}"
+    for instance in engine._fleet.all():
+        assert not instance.flights, f"{instance.instance_id} holds slots: {list(instance.flights)}"
+    assert engine._dispatcher.waiting == 0, "runs wait for a worker that is there"
+    assert not engine._dispatcher._ready
+    assert not engine._dropped, "runs wait to be loaded again"
+    assert not engine._control._expanding
+    assert not engine._control._retry
+    assert not engine._control._keys

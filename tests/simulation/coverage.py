@@ -1,0 +1,60 @@
+"""Which command can meet a run in which state, and how many of these meetings a simulation has reached.
+
+A command is not listed for states the engine cannot send it in: work is started only when it is queued, and a loss or a proof is told only of
+what is out. Reached meetings that are not listed are told, so that the list cannot quietly fall behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+PASS_OUT = ("running, pass out", "definition_blocked, pass out")
+PASS_QUEUED = ("running, pass queued", "definition_blocked, pass queued")
+AUTHORIZED = ("running, authorized", "stopping, authorized", "compensating, authorized")
+UNKNOWN = ("running, unknown", "stopping, unknown", "compensating, unknown")
+QUEUED = ("running, queued", "compensating, queued")
+STATES = (*PASS_QUEUED, *PASS_OUT, *QUEUED, *AUTHORIZED, *UNKNOWN, "definition_blocked", "ended")
+
+MEETINGS: dict[str, tuple[str, ...]] = {
+    "StartDiscovery": PASS_QUEUED,
+    "AuthorizeAttempt": QUEUED,
+    "AnswerDiscovery(declared)": PASS_OUT,
+    "AnswerDiscovery(completed)": PASS_OUT,
+    "AnswerDiscovery(uncaught)": PASS_OUT,
+    "AnswerDiscovery(definition_blocked)": PASS_OUT,
+    "AnswerDiscovery(rejected_before_start)": PASS_OUT,
+    "AnswerDiscovery(late)": ("running, pass queued", "running, pass out", "running, authorized", "compensating, authorized", "ended"),
+    "AnswerAttempt(succeeded)": (*AUTHORIZED, *UNKNOWN),
+    "AnswerAttempt(callback_failed)": (*AUTHORIZED, *UNKNOWN),
+    "AnswerAttempt(target_not_found)": (*AUTHORIZED, *UNKNOWN),
+    "AnswerAttempt(rejected_before_start)": AUTHORIZED,
+    "AnswerAttempt(late)": STATES,
+    "LoseDiscovery": PASS_OUT,
+    "LoseContact": AUTHORIZED,
+    "NeverBegan": AUTHORIZED,
+    "Cancel": STATES,
+    "DeadlineReached": STATES,
+    "Rediscover": STATES,
+}
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """How many of the possible meetings were reached."""
+
+    reached: int
+    possible: int
+    missing: list[str]
+    unlisted: list[str]
+
+    @property
+    def share(self) -> float:
+        return self.reached / self.possible
+
+
+def coverage(edges: Counter[str]) -> Coverage:
+    """Holds what was reached against what is possible."""
+    possible = [f"{state} × {word}" for word, states in MEETINGS.items() for state in states]
+    missing = [edge for edge in possible if not edges[edge]]
+    return Coverage(len(possible) - len(missing), len(possible), missing, sorted(set(edges) - set(possible)))

@@ -1,0 +1,357 @@
+"""One random life: acts and faults at random, then calm, then the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from ryusen_protocol import PROTOCOL_VERSION
+from ryusen_protocol.codec import encode
+from ryusen_protocol.ids import ManifestGeneration, RequestId, RunId, Workspace
+from ryusen_protocol.manifests import manifest_generation_id
+from ryusen_protocol.outcome import Outcome, OutcomeBody, Succeeded
+from ryusen_protocol.problems import Problem
+from ryusen_server.engine.engine import Engine
+from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, StoppedRun
+from ryusen_server.ports.store import StorageUnavailable
+from tests.simulation.server import Lost
+from tests.simulation.workers import Worker, manifest_of_release
+from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment, World
+
+Act = Callable[["Life"], None]
+
+
+class Life:
+    """Acts on a world. Each act begins something and returns; what takes time goes on beside the next acts."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = random.Random(f"acts/{world.seed}")
+        self._errands: list[asyncio.Task[None]] = []
+        self.counts: dict[str, int] = {}
+
+    # the whole
+
+    async def live(self) -> None:
+        """From the first start to the verdict."""
+        world = self.world
+        world.server.start()
+        for deployment in world.deployments:
+            self._errand(self._publish(deployment))
+            world.start_worker(deployment)
+        await asyncio.sleep(0.2)
+        acts = list(world.temper.weights)
+        weights = list(world.temper.weights.values())
+        for _ in range(world.options.steps):
+            name = self.chance.choices(acts, weights)[0]
+            world.trace(f"act: {name}")
+            self.counts[name] = self.counts.get(name, 0) + 1
+            ACTS[name](self)
+            await asyncio.sleep(self.chance.choice(world.temper.pause_ms) / 1000)
+
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        self._errands.append(self.world.loop.spawn(None, work))
+
+    async def finish_errands(self) -> None:
+        """Wait until every client has its answer or has given up."""
+        for errand in self._errands:
+            await errand
+        self._errands.clear()
+
+    # events
+
+    def submit(self) -> None:
+        workspace = self.chance.choice(WORKSPACES)
+        name = self.chance.choice(EVENT_NAMES)
+        key = f"k{self.chance.randrange(8)}" if self.chance.random() < 0.5 else None
+        self._errand(self._submit(workspace, name, key))
+
+    async def _submit(self, workspace: Workspace, name: str, key: str | None) -> None:
+        world = self.world
+        payload = (f'"{key}"' if key and self.chance.random() < 0.8 else f'"{self.chance.randrange(1000)}"').encode()
+        for _ in range(4 if key is not None else 1):
+            lose = self.chance.random() < 0.15
+
+            def request(engine: Engine) -> Any:
+                return engine.submit_event(workspace, name=name, payload=payload, metadata={}, key=key)
+
+            try:
+                answer = await world.server.ask(request, lose_answer=lose)
+            except (Lost, StorageUnavailable):
+                await asyncio.sleep(self.chance.choice((0.05, 1.0)))
+                continue
+            world.verdicts.guard(self._submitted)(answer, Accepted(workspace, name, payload, key))
+            return
+
+    def _submitted(self, answer: AcceptedEvent | Problem, sent: Accepted) -> None:
+        world = self.world
+        if isinstance(answer, Problem):
+            assert answer.code == "idempotency_key_reused", answer
+            assert sent.key is not None
+            return
+        event = answer.event
+        world.trace(f"accepted {event.event_id[-4:]} {sent.name} {'again' if answer.replayed else ''}")
+        stored = world.disk._events.get(event.event_id)
+        assert stored is not None, f"invariant 1: {event.event_id} was acknowledged before it was durable"
+        assert (stored.workspace, stored.name, stored.payload) == (sent.workspace, sent.name, sent.payload), "invariant 1: another event"
+        if sent.key is not None:
+            known = world.keys.setdefault((sent.workspace, sent.key), event.event_id)
+            assert known == event.event_id, f"invariant 1: key {sent.key} gave {known} and {event.event_id}"
+        world.accepted[event.event_id] = sent
+
+    # deployment
+
+    async def _publish(self, deployment: Deployment, *, stale: bool = False) -> None:
+        world, scope = self.world, deployment.scope
+        release = deployment.current
+        manifest = manifest_of_release(release, world.outside)
+        parent: ManifestGeneration | None = None if stale else deployment.parent
+        for _ in range(3):
+            publication = manifest.publication(parent)
+            bound = [(trigger.event_name, str(trigger.id), str(trigger.function)) for trigger in manifest.triggers]
+            world.bindings.of_manifest[manifest_generation_id(scope, publication.expected_parent, publication)] = bound
+
+            def request(engine: Engine, publication: Any = publication) -> Any:
+                return engine.publish(scope, publication)
+
+            try:
+                answer: ActivatedManifest | Problem = await world.server.ask(request, lose_answer=self.chance.random() < 0.1)
+            except (Lost, StorageUnavailable):
+                await asyncio.sleep(0.3)
+                continue
+            if isinstance(answer, ActivatedManifest):
+                deployment.parent = answer.manifest.manifest_generation
+                return
+            world.verdicts.guard(self._conflicted)(answer)
+            active = [row for row in (world.disk._manifests.values()) if row.application == scope.application]
+            mine = [row for row in active if row.workspace == scope.workspace]
+            head = world.bindings.routings.get(world.bindings.head(scope.workspace), {}).get(scope.application)
+            parent = head if mine else None
+
+    def _conflicted(self, answer: Problem) -> None:
+        assert answer.code == "parent_conflict", answer
+
+    def publish(self) -> None:
+        self._errand(self._publish(self._any_deployment(), stale=self.chance.random() < 0.3))
+
+    def redeploy(self) -> None:
+        deployment = self._any_deployment()
+        deployment.redeploy()
+        if self.chance.random() < 0.5:
+            self._errand(self._publish(deployment))
+        old = [worker for worker in deployment.workers if worker.is_up]
+        self.world.start_worker(deployment)
+        for worker in old:
+            way = self.chance.random()
+            if way < 0.4:
+                worker.drain()
+            elif way < 0.6:
+                worker.kill("for a new release")
+
+    def _any_deployment(self) -> Deployment:
+        return self.chance.choice(self.world.deployments)
+
+    # workers
+
+    def _any_worker(self, *, up: bool = True) -> Worker | None:
+        found = [worker for worker in self.world.workers() if worker.is_up or not up]
+        return self.chance.choice(found) if found else None
+
+    def worker(self) -> None:
+        deployment = self._any_deployment()
+        if sum(worker.is_alive for worker in deployment.workers) < 3:
+            self.world.start_worker(deployment)
+
+    def kill_worker(self) -> None:
+        worker = self._any_worker(up=False)
+        if worker is not None:
+            worker.kill("from outside", silently=self.chance.random() < 0.3)
+
+    def pause_worker(self) -> None:
+        worker = self._any_worker()
+        if worker is not None:
+            worker.pause()
+            self.world.loop.call_later(self.chance.choice((0.5, 8.0, 28.0, 70.0)), worker.resume)
+
+    def drain_worker(self) -> None:
+        worker = self._any_worker()
+        if worker is not None:
+            worker.drain()
+
+    def cut(self) -> None:
+        worker = self._any_worker(up=False)
+        if worker is not None and worker.end is not None and not worker.end.is_gone:
+            self.world.trace(f"{worker.name} is cut off")
+            worker.end._wire.reset(lose=self.chance.random() < 0.6)
+
+    def silence(self) -> None:
+        worker = self._any_worker(up=False)
+        if worker is not None and worker.end is not None and not worker.end.is_gone:
+            self.world.trace(f"{worker.name} hears nothing any more")
+            worker.end._wire.go_silent()
+
+    # words that should not count
+
+    def _say(self, worker: Worker, frame: bytes) -> None:
+        def say() -> None:
+            connection = worker.line._connection
+            if connection is not None and worker.session.is_open:
+                connection.send([frame])
+
+        self.world.loop.call_soon(say, context=worker.process.context)
+
+    def _requests(self) -> list[tuple[RequestId, RunId]]:
+        return [(request, run_id) for request, run_id in self.world.auditor._requests.items()][-40:]
+
+    def impostor(self) -> None:
+        """A worker of another application answers what is not its own."""
+        worker, requests = self._any_worker(), self._requests()
+        if worker is None or not requests:
+            return
+        request_id, run_id = self.chance.choice(requests)
+        run = self.world.auditor.runs[run_id].shadow
+        if (run.workspace, run.application) != (worker.scope.workspace, worker.scope.application):
+            self._say(worker, self._answer(request_id, run_id))
+
+    def late(self) -> None:
+        """A worker says again, or otherwise, what has been settled."""
+        worker, requests = self._any_worker(), self._requests()
+        if worker is None or not requests:
+            return
+        request_id, run_id = self.chance.choice(requests)
+        run = self.world.auditor.runs[run_id].shadow
+        attempt = run.attempts.get(run.requests.get(request_id, ""))  # type: ignore[call-overload]
+        if attempt is not None and (attempt.settled_at_ms is not None or attempt.request_id not in {None, request_id}):
+            self._say(worker, self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
+
+    def _answer(self, request_id: RequestId, run_id: RunId, shift: int = 0) -> bytes:
+        run = self.world.auditor.runs[run_id].shadow
+        attempt = run.attempts[run.requests[request_id]]
+        body: OutcomeBody = Succeeded(msgspec.Raw(b'{"type":"null"}'), attempt.attempt, attempt.attempt_generation + shift)
+        return encode(Outcome(PROTOCOL_VERSION, request_id, run_id, body))
+
+    def garble(self) -> None:
+        """A worker's answer arrives so that nobody can read it."""
+        worker = self._any_worker()
+        if worker is None or not worker.session._executing:
+            return
+        held = self.chance.choice(list(worker.session._executing.values()))
+        frame = {"type": "outcome", "protocol_version": 1, "request_id": held.request_id, "run_id": held.run_id, "outcome": {"type": "?"}}
+        self._say(worker, msgspec.json.encode(frame))
+
+    def register_wrongly(self) -> None:
+        """A registration that is not the first frame of its connection."""
+        worker = self._any_worker()
+        if worker is not None:
+            self._say(worker, b'{"type":"draining","protocol_version":2}')
+
+    # the server
+
+    def kill_server(self) -> None:
+        self.world.server.kill("from outside")
+        self._errand(self._start_again())
+
+    def stop_server(self) -> None:
+        self.world.server.stop(self.chance.choice((100, 5_000)))
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(self.chance.choice((0.0, 0.5, 5.0, 40.0)))
+        self.world.server.start()
+
+    def mend(self) -> None:
+        """Somebody looks after the server and its disk."""
+        self.world.faults.full = self.world.faults.unplugged = False
+        self.world.server.start()
+
+    def disk_full(self) -> None:
+        self.world.faults.full = True
+
+    def unplug(self) -> None:
+        self.world.faults.unplugged = True
+
+    def jump(self) -> None:
+        ms = self.chance.choice((-45_000, -3_000, -1, 1, 2_000, 20_000, 70_000))
+        self.world.trace(f"the clock jumps by {ms} ms")
+        self.world.wall.offset_ms += ms
+
+    def wait(self) -> None:
+        """Nothing: time passes."""
+
+    # operators
+
+    def _any_run(self) -> RunId | None:
+        runs = list(self.world.auditor.runs)
+        if not runs:
+            return None
+        live = [run_id for run_id in runs if self.world.auditor.runs[run_id].shadow.status != "ended"]
+        return self.chance.choice(live if live and self.chance.random() < 0.8 else runs)
+
+    def cancel(self) -> None:
+        run_id = self._any_run()
+        if run_id is not None:
+            self._errand(self._operate(run_id, "cancel"))
+
+    def rediscover(self) -> None:
+        blocked = [run_id for run_id, audit in self.world.auditor.runs.items() if audit.shadow.status == "definition_blocked"]
+        run_id = self.chance.choice(blocked) if blocked and self.chance.random() < 0.7 else self._any_run()
+        if run_id is not None:
+            self._errand(self._operate(run_id, "rediscover"))
+
+    async def _operate(self, run_id: RunId, what: str) -> None:
+        world = self.world
+        run = world.auditor.runs[run_id].shadow
+        workspace = run.workspace if self.chance.random() < 0.9 else WORKSPACES[1 - WORKSPACES.index(run.workspace)]
+
+        def request(engine: Engine) -> Any:
+            return getattr(engine, what)(workspace, run_id, by="operator")
+
+        try:
+            answer: StoppedRun | Problem = await world.server.ask(request)
+        except (Lost, StorageUnavailable):
+            return
+        world.verdicts.guard(self._operated)(answer, run_id, what, foreign=workspace != run.workspace)
+
+    def _operated(self, answer: StoppedRun | Problem, run_id: RunId, what: str, *, foreign: bool) -> None:
+        run = self.world.auditor.runs[run_id].shadow
+        self.world.trace(f"{what} {run_id[-6:]}: {answer.code if isinstance(answer, Problem) else 'done'}")
+        if foreign:
+            assert isinstance(answer, Problem), f"invariant 27: {run_id} was operated from another workspace"
+            assert answer.code == "not_found"
+            return
+        if isinstance(answer, Problem):
+            assert answer.code in {"not_cancellable", "not_blocked"}, answer
+        elif what == "cancel":
+            assert run.stop is not None, f"{run_id} was acknowledged as stopped before it was durable"
+
+
+ACTS: dict[str, Act] = {
+    name: getattr(Life, name)
+    for name in (
+        "submit",
+        "wait",
+        "mend",
+        "worker",
+        "cut",
+        "silence",
+        "kill_worker",
+        "pause_worker",
+        "drain_worker",
+        "kill_server",
+        "stop_server",
+        "disk_full",
+        "unplug",
+        "jump",
+        "redeploy",
+        "cancel",
+        "rediscover",
+        "impostor",
+        "garble",
+        "late",
+        "register_wrongly",
+        "publish",
+    )
+}
