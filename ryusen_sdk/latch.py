@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from ryusen_protocol.invocation import CompensationTarget
 from ryusen_sdk.convert import to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed, attempt_timeout, invalid_result, record_of
-from ryusen_sdk.machine import Boundary, Execute, Machine, Raise, Replay, Stop
+from ryusen_sdk.machine import NULL_RESULT, Boundary, Execute, Machine, Raise, Replay, Stop
 from ryusen_sdk.operation import current_operation
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ class Pass:
             place = f"{call.call_site.file}:{call.call_site.line}"
             return self.raised(MisuseError(f"step {call.step_id!r} was called but never awaited ({place}); write `await step.run(…)`"))
         try:
-            self._answer = self._machine.returned(to_wire(result))
+            # Only a discovery tells what the body returned; a target that was not reached was not, whatever this is.
+            self._answer = self._machine.returned(to_wire(result) if self._machine.is_discovery else NULL_RESULT)
         except ConversionError as refused:
             self._answer = self._unportable("the result of the function", _explained(result, refused))
         return self._answer

@@ -824,3 +824,12 @@ async def test_a_full_history_is_never_answered_as_missing() -> None:
     given = await answer(app, document)
     assert isinstance(given, bytes)
     assert json.loads(given)["outcome"] == {"type": "completed", "result": text("rn_1")}
+
+
+async def test_an_unportable_result_of_a_body_that_never_reached_its_target_is_not_the_target_s() -> None:
+    async def body(_event: Event[Any], _step: Step) -> object:
+        return object()
+
+    for document in (forward("a"), compensation("a", done("a", NULL), result=NULL)):
+        given = await outcome(body, document)
+        assert (given["type"], given["reason"]) == ("target_not_found", "not_met")
