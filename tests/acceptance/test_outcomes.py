@@ -118,7 +118,7 @@ def test_a_run_that_is_cancelled_before_its_first_discovery_never_runs_a_line(tm
         assert not {"discovery_started", "step_declared", "attempt_queued"} & set(kinds(running, run))
 
 
-@pytest.mark.req("STOP-01", "STOP-10", "STOP-07", "STO-07")
+@pytest.mark.req("STOP-01", "STOP-10", "STOP-07", "STO-07", "UNK-10")
 def test_a_cancel_says_that_it_waits_for_the_callback_and_outlives_a_kill(tmp_path: Path) -> None:
     file = flow(tmp_path, 'await step.run("a", hold, "a", compensate=undo)\nawait step.run("b", do, "b")')
     with product(tmp_path) as running:
@@ -193,7 +193,7 @@ except StepFailed as failed:
         assert [name.split("-")[0] for name in effect_names(running)] == ["paid", "courier", "post"], "its replay runs no callback"
 
 
-@pytest.mark.req("SEM-05", "RTY-01", "UNK-09", "RTY-11")
+@pytest.mark.req("SEM-05", "RTY-01", "UNK-09", "RTY-11", "SEM-09")
 def test_a_step_of_an_id_and_a_callback_retries_and_compensates(tmp_path: Path) -> None:
     body = """
 def twice():
@@ -258,7 +258,7 @@ A, A_UNDO = 'await step.run("a", do, "a")', 'await step.run("a", do, "a", compen
 B, B_UNDO = 'await step.run("b", do, "b")', 'await step.run("b", do, "b", compensate=undo)'
 
 
-@pytest.mark.req("CMP-02", "CMP-14", "OPT-04", "OPT-01", "SEM-02")
+@pytest.mark.req("CMP-02", "CMP-14", "OPT-04", "OPT-01", "SEM-02", "SDK-09")
 def test_a_compensator_that_was_added_since_runs(tmp_path: Path) -> None:
     with product(tmp_path) as running:
         changed = Changed(running, f"{A}\n{B_UNDO}", f"{A_UNDO}\n{B_UNDO}")

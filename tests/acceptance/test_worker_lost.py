@@ -23,7 +23,7 @@ def the_run(running: Product, event_id: str) -> Any:
     return running.get(f"{W}/runs/{run_id}")
 
 
-@pytest.mark.req("ACC-78", "CON-04", "UNK-02")
+@pytest.mark.req("ACC-78", "CON-04", "UNK-02", "ACC-79", "SDK-09")
 def test_b13a_a_worker_killed_in_discovery_costs_nothing(tmp_path: Path) -> None:
     with product(tmp_path, lease_ms=SHORT_LEASE_MS) as running:
         first = running.start_worker()
@@ -39,7 +39,7 @@ def test_b13a_a_worker_killed_in_discovery_costs_nothing(tmp_path: Path) -> None
         assert running.effect_names(1) == ["after"]
 
 
-@pytest.mark.req("ACC-79", "UNK-01", "SEM-10", "SEM-09")
+@pytest.mark.req("ACC-79", "UNK-01", "SEM-10")
 @pytest.mark.parametrize(("event", "effects_then"), [("hang/before", ["first"]), ("hang/after", ["held"])])
 def test_b13bc_a_worker_killed_in_a_callback_leaves_it_unknown_for_good(tmp_path: Path, event: str, effects_then: list[str]) -> None:
     with product(tmp_path, lease_ms=SHORT_LEASE_MS) as running:
@@ -172,7 +172,7 @@ def test_work_waits_for_a_worker_and_says_so(tmp_path: Path) -> None:
         assert running.ended(accepted["event_id"])["outcome"] == "succeeded"
 
 
-@pytest.mark.req("VAL-03", "CMP-01")
+@pytest.mark.req("VAL-03")
 def test_a_result_that_is_not_portable_is_one_failure_that_says_where(tmp_path: Path) -> None:
     with product(tmp_path) as running:
         running.start_worker()

@@ -179,11 +179,13 @@ async def test_workers_releases_and_functions_follow_connections(api: ApiHarness
     assert (await api.get("/v1/server"))["counts"]["workers"] == 0
 
 
+@pytest.mark.req("SEM-04")
 async def test_the_server_describes_itself(api: ApiHarness) -> None:
     info = await api.get("/v1/server")
     assert info["addresses"] == list(api.server.addresses)
     assert info["database"]["path"].endswith("ryusen.db")
-    assert (info["lease_ms"], info["heartbeat_ms"]) == (30_000, 10_000)
+    assert (info["lease_ms"], info["heartbeat_ms"], info["reconnect_grace_ms"]) == (30_000, 10_000, 30_000)
+    assert (info["default_run_timeout_ms"], info["max_run_timeout_ms"]) == (None, None)
     assert info["limits"]["payload_bytes"] == 1 << 20
     assert info["protocol_version"] == 1
     assert info["counts"] == {"events": 0, "runs": 0, "moving": 0, "unknown": 0, "blocked": 0, "workers": 0}

@@ -85,6 +85,7 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) ->
         await eventually(expanded)
 
 
+@pytest.mark.req("VAL-06")
 async def test_the_payload_is_kept_byte_for_byte(api: ApiHarness) -> None:
     text = '{"b" : 1.0,\t"a":"\\u00e9\U0001f600 e\u0301", "n": -0.0, "big": 12345678901234567890123}'
     answer = await api.client.post(EVENTS, content=f'{{"name":"x","data":  {text} }}'.encode(), headers=JSON_BODY)

@@ -71,6 +71,7 @@ def test_what_stays_the_same_is_not_told_again() -> None:
     assert changed_lines(facts(), busy) == []
 
 
+@pytest.mark.req("CLI-07")
 def test_a_publication_a_lost_worker_and_a_function_without_one_are_told() -> None:
     assert any("rg_2" in line for line in changed_lines(facts(), facts(routing="rg_2")))
     lost = [{**WORKER, "connected": False, "last_failure": "the connection was lost"}]

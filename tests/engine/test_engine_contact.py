@@ -413,6 +413,7 @@ async def test_an_answer_with_another_generation_is_stale_and_leaves_the_attempt
         assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
+@pytest.mark.req("UNK-10")
 async def test_an_answer_to_an_earlier_generation_is_stale() -> None:
     async with Bench() as bench:
         worker = await bench.serving(body(Step("a", forward=[error(), None])))

@@ -189,6 +189,7 @@ async def test_a_crash_between_any_two_batches_loses_no_run_and_doubles_none(com
         assert (await bench.store.event(accepted.event.event_id)).fan_out_next is None
 
 
+@pytest.mark.req("MAN-19")
 async def test_an_expansion_under_way_goes_on_against_its_own_generation() -> None:
     async with Bench(fan_out_batch=1) as bench:
         published = await bench.publish([("go", "f")] * 3)

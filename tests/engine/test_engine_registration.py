@@ -179,7 +179,7 @@ async def test_a_reconnect_refreshes_functions_and_capacity_and_a_restart_forget
         assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
-@pytest.mark.req("MAN-06")
+@pytest.mark.req("MAN-06", "REG-12")
 async def test_no_word_of_a_worker_moves_a_head() -> None:
     async with Bench() as bench:
         await bench.publish()

@@ -268,6 +268,7 @@ async def test_a_deadline_ends_a_run_on_time_near_and_beyond_the_horizon(timeout
         assert await bench.ended(run_id) == ("timed_out", "not_required")
 
 
+@pytest.mark.req("DLN-09")
 @pytest.mark.parametrize("timeout_ms", [30_000, 600_000])
 async def test_a_deadline_survives_a_restart(timeout_ms: int) -> None:
     async with Bench() as bench:

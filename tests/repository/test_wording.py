@@ -19,7 +19,7 @@ def test_nothing_calls_an_effect_exactly_once() -> None:
     assert not found
 
 
-@pytest.mark.req("SEM-13", "SEM-19", "CMP-07", "CMP-09", "RTY-11", "SEM-12", "UNK-10")
+@pytest.mark.req("SEM-13", "SEM-19", "CMP-07", "CMP-09", "RTY-11", "SEM-12")
 @pytest.mark.parametrize(
     "sentence",
     [

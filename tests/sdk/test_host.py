@@ -364,7 +364,7 @@ async def test_the_operation_is_unknown_outside_callbacks() -> None:
     assert (await outcome(body, discovery()))["failure"]["category"] == "ryusen_sdk.MisuseError"
 
 
-@pytest.mark.req("CMP-02")
+@pytest.mark.req("CMP-05")
 @pytest.mark.parametrize(
     ("compensator", "args"),
     [

@@ -95,7 +95,7 @@ def refund(charge: str, order: int) -> str:
     return f"refunded {charge} of {order}"
 
 
-@pytest.mark.req("CON-01", "PRO-06", "PRO-09", "SDK-03")
+@pytest.mark.req("CON-01", "PRO-06", "PRO-09")
 @pytest.mark.parametrize("function", ["fulfil", "plain"])
 async def test_one_run_over_the_wire(function: str) -> None:
     async with running(shop()) as (worker, server):
@@ -490,7 +490,7 @@ async def test_a_rejected_worker_process_exits_with_an_error() -> None:
 # Capacity and order.
 
 
-@pytest.mark.req("CON-07", "SDK-05", "SDK-09")
+@pytest.mark.req("CON-07")
 async def test_many_at_once_up_to_the_capacity() -> None:
     app = Ryusen("shop")
     lock = threading.Lock()

@@ -128,6 +128,7 @@ def test_it_may_be_authorized_in_the_same_transaction() -> None:
     assert len(driver.rows) == 2
 
 
+@pytest.mark.req("SEM-07")
 def test_an_obsolete_id_is_pending_again_as_the_next_attempt_of_the_same_operation() -> None:
     driver = Driver()
     driver.declare(step("a", retry=STEADY), assign=True)
