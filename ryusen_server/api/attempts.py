@@ -1,9 +1,14 @@
-"""Attempts: the list by state, and one with the commands it allows."""
+"""Attempts: the list by state, one with the commands it allows, and the command that settles an Unknown one.
+
+The command answers its own envelopes, refusals included, so that a client acts on their fields.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Final, cast
 
+from ryusen_protocol import operator
 from ryusen_protocol.api import AttemptDocument, AttemptState, Page
 from ryusen_protocol.ids import AttemptId, RunId
 from ryusen_protocol.problems import Problem, not_found
@@ -15,8 +20,12 @@ from ryusen_server.api.run_documents import attempt_document
 from ryusen_server.core.evolve import fold
 from ryusen_server.core.rows import AttemptRow
 from ryusen_server.core.state import Run
+from ryusen_server.ports.store import StorageUnavailable
 
 _ROOT: Final = "/v1/workspaces/{workspace}/attempts"
+_BY: Final = "operator"
+_READ_ASIDE_BYTES: Final = 256 * 1024
+"""A larger command is read on another thread: hostile ones cost most of a second."""
 _PAGE_ITEMS_MAX: Final = 200
 """Each item may need a history of its own, so a page is shorter than others."""
 
@@ -40,7 +49,7 @@ async def _documents(context: Context, rows: list[AttemptRow]) -> list[AttemptDo
             if run is not None:
                 runs[row.run_id] = run
     return [
-        attempt_document(runs[row.run_id], runs[row.run_id].attempts[row.attempt_id], context.engine.contact)
+        attempt_document(runs[row.run_id], runs[row.run_id].attempts[row.attempt_id], context.engine.contact, context.clock.now_ms())
         for row in rows
         if row.run_id in runs
     ]
@@ -55,7 +64,28 @@ async def _get(context: Context, call: Call) -> Answer | Problem:
     return answer(documents[0]) if documents else not_found("attempt", attempt_id)
 
 
+async def _resolve(context: Context, call: Call) -> Answer | Problem:
+    attempt_id = call.segments["attempt_id"]
+    if len(call.body) > _READ_ASIDE_BYTES:
+        command = await asyncio.to_thread(operator.parse, call.body, path_attempt_id=attempt_id)
+    else:
+        command = operator.parse(call.body, path_attempt_id=attempt_id)
+    if isinstance(command, operator.RefusalEnvelope):
+        return _refused(command)
+    try:
+        settled = await context.to_its_end(context.engine.resolve(workspace(call), command, by=_BY))
+    except StorageUnavailable as error:
+        why = f"The command was not carried out: {error.reason} Nothing was changed. Send it again under the same key."
+        return _refused(operator.refuse("server", why))
+    return _refused(settled) if isinstance(settled, operator.RefusalEnvelope) else Answer(operator.APPLIED_STATUS, settled)
+
+
+def _refused(envelope: operator.RefusalEnvelope) -> Answer:
+    return answer(envelope, operator.status_of(cast("operator.RefusalCode", envelope.refusal.code)))
+
+
 ROUTES: Final = (
     Route("GET", _ROOT, _list, "read", frozenset(("state", "cursor", "limit"))),
     Route("GET", f"{_ROOT}/{{attempt_id}}", _get, "read"),
+    Route("POST", f"{_ROOT}/{{attempt_id}}/resolve", _resolve, "operate"),
 )

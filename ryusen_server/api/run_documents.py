@@ -39,6 +39,7 @@ from ryusen_protocol.api import (
 from ryusen_protocol.declarations import RunDeclaration
 from ryusen_protocol.ids import AttemptId, RequestId
 from ryusen_protocol.invocation import StepKind
+from ryusen_server.core.commands.resolve_attempt import allowed_commands
 from ryusen_server.core.projection import run_row
 from ryusen_server.core.rows import RunRow
 from ryusen_server.core.state import Attempt, Run, Step, Target
@@ -46,8 +47,6 @@ from ryusen_server.engine.views import ContactView
 
 ContactOf = Callable[[RequestId], ContactView | None]
 """The lease of an authorized attempt, as the engine sees it now."""
-
-_COMMANDS: tuple[OperatorCommand, ...] = ("supply_success", "declare_failure", "authorize_retry")
 
 
 def run_summary(row: RunRow, *, no_worker: bool) -> RunSummary:
@@ -97,7 +96,7 @@ def has_queued_work(run: Run) -> bool:
     return run.discovery_pass is not None or (attempt is not None and attempt.state == "queued")
 
 
-def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, *, no_worker: bool) -> RunDetail:
+def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, now_ms: int, *, no_worker: bool) -> RunDetail:
     """Everything of the run. `run_input` is the wire document of its input."""
     summary = run_summary(run_row(run), no_worker=no_worker)
     return RunDetail(
@@ -105,8 +104,8 @@ def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, *, no_worke
         input=run_input,
         result=run.result or JSON_NULL,
         failure=run.failure,
-        steps=[_step(run, step, contact) for step in run.steps.values()],
-        unwind=UnwindDocument(targets=[_target(run, target, contact) for target in run.unwind]),
+        steps=[_step(run, step, contact, now_ms) for step in run.steps.values()],
+        unwind=UnwindDocument(targets=[_target(run, target, contact, now_ms) for target in run.unwind]),
         blocker=_blocker(run),
         children=[],
         position=run.position,
@@ -125,11 +124,11 @@ def event_run(row: RunRow, run: Run | None) -> EventRun:
     )
 
 
-def attempt_document(run: Run, attempt: Attempt, contact: ContactOf) -> AttemptDocument:
+def attempt_document(run: Run, attempt: Attempt, contact: ContactOf, now_ms: int) -> AttemptDocument:
     """One attempt, with the commands it allows now."""
     lease = contact(attempt.request_id) if attempt.state == "authorized" and attempt.request_id is not None else None
     away = lease is not None and lease.out_of_contact
-    allowed, forbidden = _commands(attempt)
+    allowed, forbidden = _commands(run, attempt, now_ms)
     return AttemptDocument(
         attempt_id=attempt.attempt_id,
         run_id=run.run_id,
@@ -153,13 +152,9 @@ def attempt_document(run: Run, attempt: Attempt, contact: ContactOf) -> AttemptD
     )
 
 
-def _commands(attempt: Attempt) -> tuple[list[OperatorCommand], list[ForbiddenCommand]]:
-    """Operator commands settle an Unknown attempt; this server has none of them yet, and says so."""
-    if attempt.state == "unknown":
-        code, reason = "server", "this server takes no operator commands yet; the attempt ends when its worker's answer arrives"
-    else:
-        code, reason = "stale", f"only an Unknown attempt takes a command; this one is {attempt.state}"
-    return [], [ForbiddenCommand(command=command, code=code, reason=reason) for command in _COMMANDS]
+def _commands(run: Run, attempt: Attempt, now_ms: int) -> tuple[list[OperatorCommand], list[ForbiddenCommand]]:
+    allowed, forbidden = allowed_commands(run, attempt, now_ms)
+    return list(allowed), [ForbiddenCommand(command=name, code=why.code, reason=why.message) for name, why in forbidden]
 
 
 def _worker(attempt: Attempt) -> AttemptWorker | None:
@@ -174,16 +169,16 @@ def _worker(attempt: Attempt) -> AttemptWorker | None:
 def _settled_by(attempt: Attempt) -> SettledBy | None:
     if attempt.settled_at_ms is None:
         return None
-    if attempt.state == "retry_authorized":
+    if attempt.settled_by_operator is not None:
         return "operator"
     return "server" if attempt.answer_digest is None else "worker"
 
 
-def _attempts(run: Run, attempts: Iterable[AttemptId], contact: ContactOf) -> list[AttemptDocument]:
-    return [attempt_document(run, run.attempts[attempt_id], contact) for attempt_id in attempts]
+def _attempts(run: Run, attempts: Iterable[AttemptId], contact: ContactOf, now_ms: int) -> list[AttemptDocument]:
+    return [attempt_document(run, run.attempts[attempt_id], contact, now_ms) for attempt_id in attempts]
 
 
-def _step(run: Run, step: Step, contact: ContactOf) -> StepDocument:
+def _step(run: Run, step: Step, contact: ContactOf, now_ms: int) -> StepDocument:
     declaration = step.declaration
     return StepDocument(
         step_id=step.step_id,
@@ -196,18 +191,18 @@ def _step(run: Run, step: Step, contact: ContactOf) -> StepDocument:
         completed_at_ms=step.completed_at_ms,
         result=step.result or JSON_NULL,
         failure=step.failure,
-        attempts=_attempts(run, step.attempts, contact),
+        attempts=_attempts(run, step.attempts, contact, now_ms),
     )
 
 
-def _target(run: Run, target: Target, contact: ContactOf) -> UnwindTarget:
+def _target(run: Run, target: Target, contact: ContactOf, now_ms: int) -> UnwindTarget:
     return UnwindTarget(
         step_id=target.step_id,
         state=target.state,
         reason=target.reason,
         hidden_by=target.hidden_by,
         error=target.failure,
-        attempts=_attempts(run, target.attempts, contact),
+        attempts=_attempts(run, target.attempts, contact, now_ms),
     )
 
 

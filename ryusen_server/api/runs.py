@@ -137,7 +137,7 @@ async def _load(context: Context, where_in: Workspace, run_id: RunId) -> Run | N
 
 async def _detail(context: Context, run: Run) -> RunDetail:
     run_input = await _input(context, run)
-    return run_detail(run, run_input, context.engine.contact, no_worker=lacks_worker(context, run))
+    return run_detail(run, run_input, context.engine.contact, context.clock.now_ms(), no_worker=lacks_worker(context, run))
 
 
 async def _input(context: Context, run: Run) -> msgspec.Raw:
