@@ -6,15 +6,17 @@ from typing import Literal
 
 import msgspec
 
+from ryusen_server.core.pacing import probe_ms
 from ryusen_server.core.rows import WAKE_NOW
-from ryusen_server.core.state import Run
+from ryusen_server.core.state import Blocker, Run
 
-Need = Literal["discovery", "attempt", "answer", "nothing"]
+Need = Literal["discovery", "attempt", "answer", "probe", "nothing"]
 
 
 class Agenda(msgspec.Struct, frozen=True):
-    """`need` is what moves the run next: a worker for a pass or an attempt from `due_at_ms` on, an answer that is out, or nothing of
-    ours. `paced`: the wait is no promise to anybody, and a new registration may end it.
+    """`need` is what moves the run next: a worker for a pass or an attempt from `due_at_ms` on, an answer that is out, another look at
+    the code of a blocked run from `due_at_ms` on, or nothing of ours. `paced`: the wait is no promise to anybody, and a new
+    registration may end it.
     """
 
     need: Need
@@ -32,6 +34,8 @@ def agenda(run: Run) -> Agenda:
         if run.dispatch is not None:
             return ANSWER
         return Agenda("discovery", run.discovery_due_at_ms, paced=run.discovery_due_at_ms > 0)
+    if run.blocker is not None:
+        return Agenda("probe", probe_at_ms(run.blocker))
     attempt = run.current_attempt()
     if attempt is None or attempt.state == "unknown":
         return NOTHING
@@ -50,9 +54,20 @@ def wake_at_ms(run: Run) -> int | None:
     deadline_ms = run.deadline.at_ms if run.deadline is not None and run.status in ("running", "definition_blocked") else None
     if run.discovery_pass is not None:
         return WAKE_NOW
+    if run.blocker is not None:
+        return _earlier(probe_at_ms(run.blocker), deadline_ms)
     attempt = run.current_attempt()
     if attempt is None or attempt.state == "unknown":
         return deadline_ms
     if attempt.state == "authorized" or attempt.due_at_ms <= run.last_record_at_ms:
         return WAKE_NOW
-    return attempt.due_at_ms if deadline_ms is None else min(attempt.due_at_ms, deadline_ms)
+    return _earlier(attempt.due_at_ms, deadline_ms)
+
+
+def probe_at_ms(blocker: Blocker) -> int:
+    """When a blocked run's code is tried again, unless a newer release or an operator is first."""
+    return blocker.last_seen_at_ms + probe_ms(blocker.count)
+
+
+def _earlier(at_ms: int, deadline_ms: int | None) -> int:
+    return at_ms if deadline_ms is None else min(at_ms, deadline_ms)

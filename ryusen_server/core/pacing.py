@@ -1,7 +1,8 @@
 """How long to wait before the same thing is tried again.
 
-Two kinds: a reported failure follows the step's own retry policy; what is repeated without a reported failure (proven never began, a lost
-discovery, an id obsolete again) goes at once the first time, then after one second, doubling to one minute.
+Three kinds: a reported failure follows the step's own retry policy; what is repeated without a reported failure (proven never began, a
+lost discovery, an id obsolete again) goes at once the first time, then after one second, doubling to one minute; and a blocked run's
+code is tried again after half a minute, doubling to ten, for workers that cannot tell that it has changed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from ryusen_protocol.declarations import RetryPolicy
 
 PACE_FIRST_MS = 1_000
 PACE_MAX_MS = 60_000
+PROBE_FIRST_MS = 30_000
+PROBE_MAX_MS = 600_000
 
 
 def pace_ms(repeats: int) -> int:
@@ -17,6 +20,11 @@ def pace_ms(repeats: int) -> int:
     if repeats <= 0:
         return 0
     return min(PACE_FIRST_MS << min(repeats - 1, 16), PACE_MAX_MS)
+
+
+def probe_ms(seen: int) -> int:
+    """The wait before a blocked run's current code is tried again, after its blocker has been seen `seen` times in a row."""
+    return min(PROBE_FIRST_MS << min(max(seen, 1) - 1, 16), PROBE_MAX_MS)
 
 
 def backoff_ms(policy: RetryPolicy, failures: int, jitter: float) -> int:

@@ -15,6 +15,7 @@ from ryusen_protocol.ids import FunctionId, RunId
 from ryusen_protocol.scope import Scope
 from ryusen_server.core.agenda import Agenda, agenda
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
+from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.fleet import Fleet, Instance
@@ -68,6 +69,10 @@ class Dispatcher:
             self.schedule(run.run_id, need.due_at_ms)
             if need.paced:
                 self._paced.setdefault(key, set()).add(run.run_id)
+            return
+        if need.need == "probe":
+            self._runs.apply(live, Rediscover("probe"))
+            self.offer(live)
             return
         instance = None
         if self.leasing and key not in self._ready:

@@ -106,7 +106,7 @@ STATES: list[tuple[Reach, Agenda, int | None, int | None]] = [
     (unknown, NOTHING, None, DEADLINE_MS),
     (backoff, Agenda("attempt", SECOND_LATER), SECOND_LATER, SECOND_LATER),
     (paced_attempt, Agenda("attempt", SECOND_LATER, paced=True), SECOND_LATER, SECOND_LATER),
-    (blocked, NOTHING, None, DEADLINE_MS),
+    (blocked, Agenda("probe", START_MS + 30_000), START_MS + 30_000, START_MS + 30_000),
     (rediscovering, Agenda("discovery"), WAKE_NOW, WAKE_NOW),
     (stopping, ANSWER, WAKE_NOW, WAKE_NOW),
     (stopping_unknown, NOTHING, None, None),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ryusen_protocol.declarations import DEFAULT_RETRY, RetryPolicy
-from ryusen_server.core.pacing import backoff_ms, may_retry, pace_ms
+from ryusen_server.core.pacing import PROBE_MAX_MS, backoff_ms, may_retry, pace_ms, probe_ms
 
 STEADY = RetryPolicy(max_attempts=10, initial_ms=1_000, multiplier=2.0, maximum_ms=60_000, jitter=0.0)
 
@@ -15,6 +15,12 @@ STEADY = RetryPolicy(max_attempts=10, initial_ms=1_000, multiplier=2.0, maximum_
 def test_a_repeat_goes_at_once_then_after_a_second_doubling_to_a_minute() -> None:
     assert [pace_ms(repeats) for repeats in range(10)] == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
     assert pace_ms(10**9) == 60_000
+
+
+@pytest.mark.req("BLK-09")
+def test_a_probe_waits_half_a_minute_doubling_to_ten() -> None:
+    assert [probe_ms(seen) // 1_000 for seen in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
+    assert probe_ms(10**9) == PROBE_MAX_MS
 
 
 def test_a_retry_waits_ever_longer_up_to_the_maximum() -> None:

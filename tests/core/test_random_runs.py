@@ -136,6 +136,9 @@ class Life:
             case "answer":
                 undoing = run.status == "compensating"
                 self._answer(self._result(number) if undoing else Succeeded(VALUES[number % 3]), self.driver.request)
+            case "probe":
+                self.driver.until(agenda(run).due_at_ms)
+                self.rediscover(number)
             case "nothing":
                 self.rediscover(number)
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import pytest
 
 from ryusen_protocol import manifests
 from ryusen_protocol.ids import EventId, FunctionId, ManifestGeneration, RunId, TriggerId, Workspace
@@ -29,7 +30,7 @@ from ryusen_server.core.state import Run
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest
-from ryusen_server.ports.store import Store
+from ryusen_server.ports.store import StorageUnavailable, Store
 from tests.engine.bench_clock import CountingEntropy, ManualClock
 from tests.engine.bench_store import BenchStore
 from tests.engine.bench_worker import Answer, FakeWorker, effect_target
@@ -198,6 +199,11 @@ class Bench:
         accepted = await self.engine.submit_event(DEFAULT, name=name, payload=payload, metadata={}, key=key)
         assert isinstance(accepted, AcceptedEvent), accepted
         return accepted
+
+    async def submit_lost(self) -> None:
+        """Send an event that the store cannot keep."""
+        with pytest.raises(StorageUnavailable):
+            await self.submit()
 
     async def begin(self, name: str = "go") -> RunId:
         """Send an event that starts one run, and let it get on."""

@@ -530,6 +530,11 @@ async def test_an_answer_that_names_another_run_hangs_neither(mode: str) -> None
         answer = Completed(value(1)) if mode == "discovery" else Succeeded(value(1), 1, 1)
         worker.submit(request_id, other, answer)
         await bench.settle()
+        if mode == "discovery":
+            del worker.executing[request_id]  # it believes that it has answered
+        else:
+            assert worker.dispositions == ["malformed"]
+            assert await state_of(bench, run_id) == "unknown"
         worker.release_all()
         await bench.settle()
         assert await bench.ended(run_id) == ("succeeded", "not_required")

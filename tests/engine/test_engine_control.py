@@ -192,13 +192,13 @@ async def test_a_crash_between_any_two_batches_loses_no_run_and_doubles_none(com
 @pytest.mark.req("MAN-19")
 async def test_an_expansion_under_way_goes_on_against_its_own_generation() -> None:
     async with Bench(fan_out_batch=1) as bench:
-        published = await bench.publish([("go", "f")] * 3)
+        published = await bench.publish([("go", "f")] * 12)
         accepted = await bench.submit()
-        replaced = asyncio.ensure_future(bench.publish([("go", "g")], parent=published.manifest.manifest_generation))
+        await bench.publish([("go", "g")], parent=published.manifest.manifest_generation)
+        assert len(await bench.store.event_runs(accepted.event.event_id)) < 12, "the expansion is under way"
         await bench.settle()
-        await replaced
         rows = await bench.store.event_runs(accepted.event.event_id)
-        assert [row.function for row in rows] == ["f"] * 3
+        assert [row.function for row in rows] == ["f"] * 12
         later = await bench.submit()
         await bench.settle()
         assert [row.function for row in await bench.store.event_runs(later.event.event_id)] == ["g"]

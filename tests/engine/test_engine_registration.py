@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -118,6 +119,22 @@ async def test_of_two_registrations_at_once_the_newer_connection_wins_whichever_
         views = bench.engine.workers(DEFAULT)
         assert [view.session_id for view in views] == [answers[1].session_id]
         assert len(bench.memory._releases) == 1
+
+
+async def test_a_registration_overtaken_by_a_newer_connection_is_refused() -> None:
+    async with Bench() as bench:
+        worker = bench.worker()
+        bench.memory.hold()
+        slow = asyncio.ensure_future(bench.engine.register(worker.frame(connection=1, release_id="r1"), Channel(worker)))
+        await bench.settle()
+        newer = await bench.engine.register(worker.frame(connection=2), Channel(worker))
+        assert isinstance(newer, Registered)
+        bench.memory.release()
+        refused = await slow
+        assert isinstance(refused, RegistrationRejected)
+        assert refused.code == "replaced"
+        assert [view.session_id for view in bench.engine.workers(DEFAULT)] == [newer.session_id]
+        assert not worker.errors
 
 
 async def test_replicas_that_register_a_new_release_at_once_share_its_fate() -> None:
@@ -250,6 +267,33 @@ async def test_a_pass_that_blocks_after_a_newer_release_came_is_repeated_at_once
         await bench.connected("wk_3", functions={"f": body()}, release_id="r3")
         worker.release_all()
         await bench.settle()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+
+
+@pytest.mark.req("BLK-09", "BLK-11")
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_blocked_runs_code_is_probed_ever_more_seldom_and_a_mended_one_goes_on(restart: bool) -> None:
+    async with Bench() as bench:
+        await bench.publish()
+        worker = await bench.connected(functions={"f": lambda _: BLOCK})
+        run_id = await bench.begin()
+        asked: list[int] = []
+        for minute in range(1, 61):
+            before = len(worker.invocations)
+            await bench.advance(60_000)
+            asked += [minute] * (len(worker.invocations) - before)
+            if restart and minute == 20:
+                await bench.restart()
+                worker = await bench.connected(functions={"f": lambda _: BLOCK})
+        gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
+        assert gaps == sorted(gaps)
+        assert (asked[0], gaps[-1]) == (1, 10)
+        assert len(asked) <= 12
+        blocker = (await bench.run(run_id)).blocker
+        assert blocker is not None
+        assert blocker.count == len(asked) + 1
+        worker.functions = {"f": body()}
+        await bench.advance(600_000)
         assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
