@@ -64,7 +64,11 @@ def _attention(run: Run) -> str | None:
 
 def touched_attempts(records: Iterable[Record]) -> list[AttemptId]:
     """The attempts a transaction changes, each once."""
-    return list(dict.fromkeys(record.attempt_id for record in records if isinstance(record, _OF_ATTEMPTS)))
+    found: list[AttemptId] = []
+    for record in records:
+        if isinstance(record, _OF_ATTEMPTS) and record.attempt_id not in found:  # a transaction touches one or two
+            found.append(record.attempt_id)
+    return found
 
 
 def attempt_row(run: Run, attempt: Attempt) -> AttemptRow:

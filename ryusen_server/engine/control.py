@@ -308,7 +308,7 @@ class Control:
         for binding in bindings[begin_at:end_at]:
             created, records = create_run.decide(run_for(event, binding, now_ms, self._config.default_run_timeout_ms))
             live = self._runs.begin(evolve(begin(created, now_ms), records, now_ms, 0), encoded)
-            writes.append(self._runs.write(live, records, now_ms, new=True))
+            writes.append(self._runs.write(live, records, (), now_ms, new=True))
             live.uncommitted += 1
             born.append(live)
         writes.append(FanOutWrite(event.event_id, following))

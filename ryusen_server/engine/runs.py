@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from ryusen_protocol.ids import EventId, RunId
+from ryusen_protocol.ids import AttemptId, EventId, RunId
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import Decision, Entropy, Moment, Refusal, SendAttempt, SendDiscovery
 from ryusen_server.core.evolve import annotate, encode_records, evolve, fold
@@ -190,29 +190,36 @@ class Runs:
             return decision
         for note in decision.notes:
             annotate(live.run, note)
-        outgoing = self._evolve(live, decision, now_ms)
+        touched = self._evolve(live, decision.records, now_ms) if decision.records else []
+        outgoing = [self._outgoing(live, effect) for effect in decision.effects]
         if decision.records:
-            write = self.write(live, decision.records, now_ms, new=False)
+            write = self.write(live, decision.records, touched, now_ms, new=False)
             self.submit(live, Unit((write,) if beside is None else (write, beside(decision)), rides=rides))
-        self._let_out(live, outgoing)
+        if outgoing:
+            self._let_out(live, outgoing)
         if then is not None:
             self.when_durable(live, then)
         return decision
 
-    def _evolve(self, live: LiveRun, decision: Decision, now_ms: int) -> list[Outgoing]:
+    def _evolve(self, live: LiveRun, records: list[Record], now_ms: int) -> list[AttemptId]:
+        """Fold the records, and return the attempts they touch. A run that cannot follow its own decision is read again from the store."""
         run = live.run
-        if decision.records:
-            outcome_before = run.outcome
-            evolve(run, decision.records, now_ms, run.position)
-            if run.outcome != outcome_before:
-                live.head = None
-            for attempt_id in touched_attempts(decision.records):
-                self.performer.attempt_changed(run, run.attempts[attempt_id])
-        outgoing: list[Outgoing] = []
-        for effect in decision.effects:
-            self.performer.decided(live, effect)
-            outgoing.append(Outgoing(effect, self._frame(live, effect)))
-        return outgoing
+        outcome_before = run.outcome
+        try:
+            evolve(run, records, now_ms, run.position)
+        except Exception:
+            self.drop(live)
+            raise
+        if run.outcome != outcome_before:
+            live.head = None
+        touched = touched_attempts(records)
+        for attempt_id in touched:
+            self.performer.attempt_changed(run, run.attempts[attempt_id])
+        return touched
+
+    def _outgoing(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> Outgoing:
+        self.performer.decided(live, effect)
+        return Outgoing(effect, self._frame(live, effect))
 
     def _frame(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> bytes:
         if live.head is None:
@@ -238,8 +245,8 @@ class Runs:
             else:
                 self.performer.withdraw(live, out.effect)
 
-    def write(self, live: LiveRun, records: list[Record], now_ms: int, *, new: bool) -> RunWrite:
-        """The store's view of a transaction that has just been folded into the run."""
+    def write(self, live: LiveRun, records: list[Record], touched: Sequence[AttemptId], now_ms: int, *, new: bool) -> RunWrite:
+        """The store's view of a transaction that has just been folded into the run, and of the attempts it touched."""
         run = live.run
         row = run_row(run)
         changed = row != live.row
@@ -252,7 +259,7 @@ class Runs:
             records=encode_records(records),
             new_run=new,
             run=row if changed else None,
-            attempts=tuple([attempt_row(run, run.attempts[attempt_id]) for attempt_id in touched_attempts(records)]),
+            attempts=tuple([attempt_row(run, run.attempts[attempt_id]) for attempt_id in touched]),
         )
 
     def submit(self, live: LiveRun, unit: Unit) -> None:

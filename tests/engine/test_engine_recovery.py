@@ -269,11 +269,11 @@ async def test_nothing_of_an_ended_run_stays_in_memory() -> None:
         assert not dispatcher._armed_for
         assert not dispatcher._paced
         assert not dispatcher._hurried
-        assert not engine._dropped
+        assert not engine._mover.owed
         assert not engine._control._expanding
         assert not engine._control._retry
         await bench.advance(500)
-        assert len(engine._tasks) == 0
+        assert len(engine._mover.tasks) == 0
 
 
 async def test_instants_of_ended_runs_are_swept_out_of_the_heap() -> None:
@@ -360,7 +360,7 @@ async def test_a_stopped_engine_arms_no_timer_and_starts_no_task() -> None:
         await bench.advance(120_000)
         assert bench.memory.reads == reads
         assert bench.clock.armed == 0
-        assert not bench.engine._tasks
+        assert not bench.engine._mover.tasks
         bench.memory.write_fault = None
         await bench.restart()
         await worker.connect()
