@@ -126,7 +126,7 @@ def test_one_command_reaches_ready_and_its_next_step_works(tmp_path: Path) -> No
         assert running.stop() == 130
 
 
-@pytest.mark.req("SEM-02", "OPT-01", "OPT-02")
+@pytest.mark.req("SEM-02", "OPT-01")
 def test_a_saved_callback_is_what_the_next_attempt_runs(tmp_path: Path) -> None:
     file = tmp_path / "flow.py"
     file.write_text(code('raise RuntimeError("not yet")'))

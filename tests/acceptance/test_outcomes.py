@@ -258,7 +258,7 @@ A, A_UNDO = 'await step.run("a", do, "a")', 'await step.run("a", do, "a", compen
 B, B_UNDO = 'await step.run("b", do, "b")', 'await step.run("b", do, "b", compensate=undo)'
 
 
-@pytest.mark.req("CMP-02", "CMP-14", "OPT-04", "OPT-01", "SEM-02", "SDK-09")
+@pytest.mark.req("CMP-02", "CMP-14", "OPT-04", "OPT-01", "OPT-02", "SEM-02", "SDK-09")
 def test_a_compensator_that_was_added_since_runs(tmp_path: Path) -> None:
     with product(tmp_path) as running:
         changed = Changed(running, f"{A}\n{B_UNDO}", f"{A_UNDO}\n{B_UNDO}")

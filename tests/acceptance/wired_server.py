@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -40,16 +41,21 @@ def boundaries(write: Write) -> set[str]:
         case OperatorWrite():
             return {"operator_command"}
         case RunWrite():
-            names: set[str] = set()
-            for record in json.loads(write.records):
-                names.add(record["kind"])
-                if record["kind"] == "attempt_settled":
-                    names.add(f"attempt_{record['state']}")
-                if record["kind"] == "step_completed":
-                    names.add("step_failed" if "failure" in record else "step_succeeded")
-                if record["kind"] == "outcome_decided":
-                    names.add(f"outcome_{record['outcome']}")
-            return names
+            return {name for record in json.loads(write.records) for name in names_of(record)}
+
+
+def names_of(record: dict[str, Any]) -> set[str]:
+    """A record's kind, and what it came to where that makes a difference."""
+    kind = record["kind"]
+    match kind:
+        case "attempt_settled":
+            return {kind, f"attempt_{record['state']}"}
+        case "step_completed":
+            return {kind, "step_failed" if "failure" in record else "step_succeeded"}
+        case "outcome_decided":
+            return {kind, f"outcome_{record['outcome']}"}
+        case _:
+            return {kind}
 
 
 class Killer:

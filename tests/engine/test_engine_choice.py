@@ -49,7 +49,7 @@ async def test_a_worker_gets_only_its_own_functions() -> None:
         assert {invocation.run.function for invocation in g.invocations} == {"g"}
 
 
-@pytest.mark.req("REG-08", "REG-09")
+@pytest.mark.req("REG-08", "REG-09", "OPT-02")
 async def test_the_newest_release_is_preferred_and_the_older_one_is_its_fallback_until_it_drains() -> None:
     async with Bench() as bench:
         await bench.publish()

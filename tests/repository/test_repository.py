@@ -70,7 +70,10 @@ def test_every_runtime_dependency_is_pinned() -> None:
 def test_no_file_names(what: str, pattern: str) -> None:
     own = Path(__file__).resolve()
     found = [
-        f"{path.relative_to(ROOT)}: {match[0]}" for path, text in text_files() if path.resolve() != own for match in re.finditer(pattern, text)
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path, text in text_files()
+        if path.resolve() != own
+        for match in re.finditer(pattern, text)
     ]
     assert not found, f"{what}: {found}"
 

@@ -182,7 +182,7 @@ def test_a_transport_reports_and_the_engine_decides() -> None:
     assert set(deciding) == {"engine"}, "a proof of no start becomes a command nowhere else"
 
 
-@pytest.mark.req("VAL-10", "RTY-09")
+@pytest.mark.req("VAL-10")
 def test_nothing_of_the_server_reads_a_stack() -> None:
     """But to leave it out of what workers get, to cut it to its limit, and to show it to people."""
     read = {
