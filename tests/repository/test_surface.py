@@ -287,7 +287,7 @@ def columns() -> dict[str, set[str]]:
 @pytest.mark.req("MAN-01")
 def test_every_durable_record_has_its_scope() -> None:
     of_no_workspace = {"meta"}
-    of_a_workspace = {"history", "events", "event_keys", "routing", "workspaces"}
+    of_a_workspace = {"history", "events", "event_keys", "operator_commands", "routing", "workspaces"}
     for table, names in columns().items():
         assert ("workspace" in names) == (table not in of_no_workspace), table
         if table not in of_no_workspace | of_a_workspace:
