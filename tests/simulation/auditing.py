@@ -19,6 +19,7 @@ from ryusen_server.core import evolve as folding
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
+from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
 from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, Refusal
 from ryusen_server.core.projection import attempt_row, run_row
@@ -204,6 +205,8 @@ class Auditor:
                 blocked = isinstance(command.outcome, DefinitionBlocked) and command.outcome.reason == "duplicate_step_id"
                 if blocked and seen.disposition == "accepted":
                     watch.duplicates.add(position)
+            case ResolveAttempt():
+                watch.resolved.add(command.attempt_id)
             case NeverBegan():
                 watch.proofs.add(command.request_id)
             case _:
@@ -295,6 +298,9 @@ def state_of(run: Run) -> str:
 def word_of(command: Command, answer: Decision | Refusal) -> str:
     """A command with what it brought; an answer that no longer counted is `late`, whatever it said."""
     name = type(command).__name__
+    if isinstance(command, ResolveAttempt):
+        refused = isinstance(answer, Refusal) and answer.code == "stale"
+        return f"{name}({'refused' if refused else type(command.resolution).__name__})"
     outcome = getattr(command, "outcome", None)
     if outcome is None or isinstance(answer, Refusal):
         return name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from ryusen_server.core.state import Run
 from tests.core.driving import durable_snapshot
 from tests.simulation.life import Life
 from tests.simulation.world import World
@@ -35,20 +34,36 @@ async def calm(life: Life) -> None:
         worker.kill("because it does not end")
     for deployment in world.deployments:
         deployment.current = deployment.last_release(world.functions[deployment.scope])
-        world.start_worker(deployment, capacity=4)
+        world.start_worker(deployment, release=deployment.current, capacity=4)
     waited = 0
-    while waited < PATIENCE_S and not all(_is_settled(world, audit.shadow) for audit in world.auditor.runs.values()):
+    while waited < PATIENCE_S and not all(audit.shadow.status == "ended" for audit in world.auditor.runs.values()):
         step = 1 if waited < 60 else 15
         waited += step
+        world.server.start()
+        _settle_abandoned(life)
         await asyncio.sleep(step)
-    await asyncio.sleep(LONGEST_SILENCE_S)
+    await life.finish_errands()
+    for _ in range(LONGEST_SILENCE_S):
+        await asyncio.sleep(1)
+        if _is_quiet(world):
+            break
 
 
-def _is_settled(world: World, run: Run) -> bool:
-    if run.status == "ended":
-        return True
-    attempt = run.current_attempt()
-    return attempt is not None and attempt.state == "unknown" and attempt.request_id not in _held(world)
+def _settle_abandoned(life: Life) -> None:
+    """An operator settles what is Unknown and what no living worker will answer."""
+    held = _held(life.world)
+    for audit in life.world.auditor.runs.values():
+        attempt = audit.shadow.current_attempt()
+        if attempt is not None and attempt.state == "unknown" and attempt.request_id not in held:
+            life.settle(audit.shadow)
+
+
+def _is_quiet(world: World) -> bool:
+    life = world.server.life
+    if life is None or not life.is_ready or not life.store.is_idle:
+        return False
+    engine = life.engine
+    return not (engine._fleet._flights or engine._leases._leases or engine._mover.owed or engine._control._retry or engine._mover.tasks)
 
 
 def _held(world: World) -> set[str]:
@@ -78,17 +93,11 @@ def _events(world: World) -> None:
 
 
 def _runs(world: World) -> None:
-    held = _held(world)
     for run_id, audit in world.auditor.runs.items():
         run = audit.shadow
         assert run_id in world.disk._runs, f"{run_id} is gone"
-        if run.status == "ended":
-            continue
-        attempt = run.current_attempt()
-        unknown = attempt is not None and attempt.state == "unknown"
-        assert unknown, f"liveness: {run_id} ({run.workspace}/{run.application} {run.function}) does not end: {run.status}, {run.pending}"
-        assert attempt is not None
-        assert attempt.request_id not in held, f"liveness: {run_id} waits for {attempt.request_id}, which a worker holds"
+        where = f"{run.workspace}/{run.application} {run.function}: {run.status}, {run.current_attempt() or run.blocker}"
+        assert run.status == "ended", f"liveness: {run_id} does not end ({where})"
     for worker in world.workers():
         assert not worker.session._unacknowledged, f"liveness: {worker.name} waits for acknowledgements for ever"
 
@@ -109,7 +118,8 @@ def _memory(world: World) -> None:
         assert not instance.flights, f"{instance.instance_id} holds slots: {list(instance.flights)}"
     assert engine._dispatcher.waiting == 0, "runs wait for a worker that is there"
     assert not engine._dispatcher._ready
-    assert not engine._dropped, "runs wait to be loaded again"
+    assert not engine._mover.owed, "runs wait to be loaded again"
     assert not engine._control._expanding
     assert not engine._control._retry
     assert not engine._control._keys
+    assert not engine._operations._keys

@@ -37,6 +37,10 @@ MEETINGS: dict[str, tuple[str, ...]] = {
     "Cancel": STATES,
     "DeadlineReached": STATES,
     "Rediscover": STATES,
+    "ResolveAttempt(SupplySuccess)": UNKNOWN,
+    "ResolveAttempt(DeclareFailure)": UNKNOWN,
+    "ResolveAttempt(AuthorizeRetry)": UNKNOWN,
+    "ResolveAttempt(refused)": ("running, pass out", "running, queued", *AUTHORIZED, "compensating, queued", "ended"),
 }
 
 

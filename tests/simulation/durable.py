@@ -12,7 +12,16 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ryusen_server.ports.store import Done, EventWrite, ManifestWrite, ReleaseWrite, RunWrite, StorageUnavailable, Unit
+from ryusen_server.ports.store import (
+    Done,
+    EventWrite,
+    ManifestWrite,
+    OperatorWrite,
+    ReleaseWrite,
+    RunWrite,
+    StorageUnavailable,
+    Unit,
+)
 from ryusen_server.store.memory import MemoryStore
 
 
@@ -80,6 +89,10 @@ class Disk(MemoryStore):
                     release = write.release
                     known = (release.workspace, release.application, release.release_id) in self._releases
                     assert not known, f"release {release.release_id} is recorded twice"
+                case OperatorWrite():
+                    command = write.command
+                    known = (command.workspace, command.key) in self._operator_commands
+                    assert not known, f"invariant 21: the key {command.key} is used twice"
                 case RunWrite():
                     assert not (write.new_run and write.run_id in self._runs), f"invariant 2: run {write.run_id} is created twice"
                 case _:
@@ -98,6 +111,7 @@ class SimulatedStore(MemoryStore):
         for name in ("_history", "_runs", "_attempts", "_events", "_event_keys", "_manifests", "_routings", "_applications", "_workspaces"):
             setattr(self, name, getattr(disk, name))
         self._releases = disk._releases
+        self._operator_commands = disk._operator_commands
         self._position = disk.last_position
         self._batch: list[tuple[Unit, int, Done]] = []
 
@@ -122,7 +136,7 @@ class SimulatedStore(MemoryStore):
     def _take(self) -> None:
         """Begins a commit with everything that waits now."""
         self._batch, self._queue = self._queue, []
-        delay_s = self._faults.chance.randrange(self._faults.commit_ms_max * 1000 + 1) / 1_000_000
+        delay_s = self._faults.commit_ms_max * self._faults.chance.random() / 1000
         asyncio.get_running_loop().call_later(delay_s, self._commit)
 
     def _commit(self) -> None:
@@ -195,10 +209,10 @@ def _slow(name: str) -> Any:
     async def reading(self: SimulatedStore, *args: Any, **options: Any) -> Any:
         faults = self._faults
         if faults.read_ms_max:
-            await asyncio.sleep(faults.chance.randrange(faults.read_ms_max * 1000 + 1) / 1_000_000)
+            await asyncio.sleep(faults.read_ms_max * faults.chance.random() / 1000)
         answer = await read(self, *args, **options)
         if faults.read_ms_max:
-            await asyncio.sleep(faults.chance.randrange(faults.read_ms_max * 1000 + 1) / 1_000_000)
+            await asyncio.sleep(faults.read_ms_max * faults.chance.random() / 1000)
         return answer
 
     return reading
@@ -217,5 +231,6 @@ for _name in (
     "event_key",
     "manifest",
     "routing",
+    "operator_command",
 ):
     setattr(SimulatedStore, _name, _slow(_name))

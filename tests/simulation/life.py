@@ -11,16 +11,22 @@ import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
+from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import ManifestGeneration, RequestId, RunId, Workspace
 from ryusen_protocol.manifests import manifest_generation_id
+from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, RefusalEnvelope, ResolveCommand, SupplySuccess, fingerprint
 from ryusen_protocol.outcome import Outcome, OutcomeBody, Succeeded
 from ryusen_protocol.problems import Problem
+from ryusen_server.core.state import Run
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, StoppedRun
 from ryusen_server.ports.store import StorageUnavailable
 from tests.simulation.server import Lost
 from tests.simulation.workers import Worker, manifest_of_release
 from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment, World
+
+TRANSITIONS_MIN = 40
+"""A life that has seen fewer by the end of its acts goes on."""
 
 Act = Callable[["Life"], None]
 
@@ -33,6 +39,8 @@ class Life:
         self.chance = random.Random(f"acts/{world.seed}")
         self._errands: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
+        self._resolutions = 0
+        self._acknowledged: dict[tuple[Workspace, str], Any] = {}
 
     # the whole
 
@@ -46,7 +54,9 @@ class Life:
         await asyncio.sleep(0.2)
         acts = list(world.temper.weights)
         weights = list(world.temper.weights.values())
-        for _ in range(world.options.steps):
+        for index in range(4 * world.options.steps):
+            if index >= world.options.steps and world.auditor.transitions >= TRANSITIONS_MIN:
+                break
             name = self.chance.choices(acts, weights)[0]
             world.trace(f"act: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
@@ -287,7 +297,11 @@ class Life:
         runs = list(self.world.auditor.runs)
         if not runs:
             return None
-        live = [run_id for run_id in runs if self.world.auditor.runs[run_id].shadow.status != "ended"]
+        shadows = {run_id: self.world.auditor.runs[run_id].shadow for run_id in runs}
+        blocked = [run_id for run_id in runs if shadows[run_id].status == "definition_blocked"]
+        if blocked and self.chance.random() < 0.3:
+            return self.chance.choice(blocked)
+        live = [run_id for run_id in runs if shadows[run_id].status != "ended"]
         return self.chance.choice(live if live and self.chance.random() < 0.8 else runs)
 
     def cancel(self) -> None:
@@ -327,6 +341,73 @@ class Life:
         elif what == "cancel":
             assert run.stop is not None, f"{run_id} was acknowledged as stopped before it was durable"
 
+    def resolve(self) -> None:
+        """An operator settles an Unknown attempt, or tries to settle another."""
+        candidates = [run for run in (audit.shadow for audit in self.world.auditor.runs.values()) if run.attempts]
+        unknown = [run for run in candidates if (attempt := run.current_attempt()) is not None and attempt.state == "unknown"]
+        run = self.chance.choice(unknown) if unknown and self.chance.random() < 0.85 else None
+        run = run or (self.chance.choice(candidates) if candidates else None)
+        if run is not None:
+            self._errand(self._resolve(run, key=f"o{self.chance.randrange(12)}" if self.chance.random() < 0.4 else None))
+
+    def settle(self, run: Run) -> None:
+        """An operator settles what nobody else will."""
+        self._errand(self._resolve(run, key=None))
+
+    async def _resolve(self, run: Run, key: str | None) -> None:
+        world = self.world
+        attempt = run.current_attempt() or self.chance.choice(list(run.attempts.values()))
+        self._resolutions += 1
+        command = ResolveCommand(
+            attempt_id=attempt.attempt_id,
+            attempt_generation=attempt.attempt_generation + (1 if self.chance.random() < 0.05 and not world.outside.calm else 0),
+            idempotency_key=key or f"own{self._resolutions}",
+            command=self._resolution(),
+        )
+        foreign = self.chance.random() < 0.05 and not world.outside.calm
+        workspace = WORKSPACES[1 - WORKSPACES.index(run.workspace)] if foreign else run.workspace
+
+        def request(engine: Engine) -> Any:
+            return engine.resolve(workspace, command, by="operator")
+
+        for _ in range(3):
+            try:
+                answer: bytes | RefusalEnvelope = await world.server.ask(request, lose_answer=self.chance.random() < 0.2)
+            except (Lost, StorageUnavailable):
+                await asyncio.sleep(self.chance.choice((0.05, 1.0)))
+                continue
+            world.verdicts.guard(self._resolved)(answer, workspace, command, foreign=foreign)
+            if self.chance.random() < 0.7:
+                return
+
+    def _resolution(self) -> SupplySuccess | DeclareFailure | AuthorizeRetry:
+        match self.chance.choice(("supply", "supply", "declare", "retry")):
+            case "supply":
+                return SupplySuccess(msgspec.Raw(b'{"type":"null"}'))
+            case "declare":
+                return DeclareFailure(ErrorRecord("operator.says", "it failed", self.chance.random() < 0.5))
+            case _:
+                return AuthorizeRetry()
+
+    def _resolved(self, answer: bytes | RefusalEnvelope, workspace: Workspace, command: ResolveCommand, *, foreign: bool) -> None:
+        world = self.world
+        stored = world.disk._operator_commands.get((workspace, command.idempotency_key))
+        if isinstance(answer, RefusalEnvelope):
+            world.trace(f"resolve {command.attempt_id[-6:]}: {answer.refusal.code}")
+            mine = stored is not None and stored.fingerprint == fingerprint(command)
+            assert not mine, f"invariant 20, 21: a command that is durable was refused as {answer.refusal.code}"
+            reused = answer.refusal.code == "idempotency_key_reused"
+            assert not reused or stored is not None, "a key that nobody has used is reused"
+            return
+        assert not foreign, f"invariant 27: {command.attempt_id} was settled from another workspace"
+        acknowledgement = msgspec.json.decode(answer)
+        world.trace(f"resolve {command.attempt_id[-6:]}: {acknowledgement['status']}")
+        assert stored is not None, f"{command.attempt_id} was acknowledged as settled before it was durable"
+        assert stored.fingerprint == fingerprint(command), "invariant 21: the answer to another command"
+        acknowledgement.pop("status")
+        first = self._acknowledged.setdefault((workspace, command.idempotency_key), acknowledgement)
+        assert first == acknowledgement, f"invariant 21: the second answer is {acknowledgement}, the first was {first}"
+
 
 ACTS: dict[str, Act] = {
     name: getattr(Life, name)
@@ -353,5 +434,6 @@ ACTS: dict[str, Act] = {
         "late",
         "register_wrongly",
         "publish",
+        "resolve",
     )
 }

@@ -46,7 +46,7 @@ class Conditions:
 
     def delay_s(self) -> float:
         longest = self.delay_ms_max * 100 if self.slow and self.chance.random() < self.slow else self.delay_ms_max
-        return self.chance.randrange(longest * 1000 + 1) / 1_000_000
+        return longest * self.chance.random() / 1000
 
 
 class Receiver(Protocol):

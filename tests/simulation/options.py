@@ -75,13 +75,14 @@ TROUBLES = (
     "late",
     "register_wrongly",
     "publish",
+    "resolve",
 )
 
 
 def temper(seed: int, options: Options) -> Temper:
     """Each seed has its own mixture, so that troubles meet in many proportions."""
     chance = random.Random(f"temper/{seed}")
-    weights = {"submit": chance.choice((6, 10, 14)), "wait": chance.choice((4, 8)), "mend": 6, "worker": 5, "cancel": 4}
+    weights = {"submit": chance.choice((10, 16, 24)), "wait": chance.choice((2, 6)), "mend": 6, "worker": 6, "cancel": 3}
     for trouble in TROUBLES:
         if chance.random() < 0.6:
             weights[trouble] = weights.get(trouble, 0) + chance.choice((1, 1, 2, 4))
@@ -95,7 +96,7 @@ def temper(seed: int, options: Options) -> Temper:
         early=early if options.early is None else options.early,
         fan_out_batch=chance.choice((1, 2, 64)),
         runs_in_memory=chance.choice((1, 3, 20_000, 20_000)),
-        tick_ms=chance.choice((250, 1_000)),
+        tick_ms=chance.choice((250, 1_000, 1_000, 2_000)),
         crash_at_commit=chance.choice((0.0, 0.01, 0.05)) if stormy else 0.0,
         commit_fails=chance.choice((0.0, 0.02, 0.1)) if stormy else 0.0,
         read_fails=chance.choice((0.0, 0.05)) if stormy else 0.0,
@@ -104,6 +105,6 @@ def temper(seed: int, options: Options) -> Temper:
         delay_ms_max=chance.choice((0, 5, 80)),
         slow=chance.choice((0.0, 0.0, 0.05)),
         weights=weights,
-        pause_ms=chance.choice(((0, 50, 500), (0, 500, 3_000), (100, 3_000, 15_000, 40_000))),
+        pause_ms=chance.choice(((0, 5, 50, 500), (0, 50, 500, 3_000), (5, 100, 3_000, 15_000, 40_000))),
         callbacks=chance.choice(("good", "mixed", "mixed", "bad")),
     )

@@ -100,7 +100,7 @@ def random_program(chance: random.Random) -> Program:
         nodes.insert(chance.randrange(len(nodes) + 1), Fork(inside))
     if chance.random() < 0.3:
         nodes.append(Escape("no good end"))
-    if chance.random() < 0.1:
+    if chance.random() < 0.2:
         nodes.insert(chance.randrange(len(nodes) + 1), _repeated(chance, nodes))
     return Program(tuple(nodes), portable=chance.random() > 0.06)
 
@@ -115,7 +115,7 @@ def redeployed(program: Program, chance: random.Random, *, fresh: str) -> Progra
     nodes = list(program.nodes)
     places = [index for index, node in enumerate(nodes) if isinstance(node, Call)]
     for _ in range(chance.choice((1, 1, 2))):
-        act = chance.choice(("rename", "remove", "add", "undo", "undo", "repeat", "unrepeat", "unrepeat", "escape"))
+        act = chance.choice(("rename", "remove", "add", "undo", "undo", "repeat", "repeat", "unrepeat", "unrepeat", "escape"))
         place = chance.choice(places) if places else None
         node = None if place is None or place >= len(nodes) else nodes[place]
         match act:

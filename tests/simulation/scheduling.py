@@ -7,13 +7,18 @@ Every handle belongs to a process by the context it runs in. A process that is k
 from __future__ import annotations
 
 import asyncio
-import heapq
+import itertools
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import Any
 
 from ryusen_protocol.ids import RequestId
+
+TURNS_MAX = 1_000_000
+"""More than any life needs: what takes more goes round in circles."""
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -25,9 +30,22 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
-        self.parked: list[asyncio.Handle] = []
+        self.is_hindered = False
+        self.parked: list[Turn] = []
         self.context: Context = copy_context()
         self.context.run(_process.set, self)
+
+    def end(self) -> None:
+        """No more turns."""
+        self.alive = False
+        self.paused = False
+        self.is_hindered = True
+        self.parked.clear()
+
+    def pause(self) -> None:
+        """No turns until it goes on."""
+        if self.alive:
+            self.paused = self.is_hindered = True
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -45,6 +63,33 @@ class Stuck(AssertionError):
     """Nothing is scheduled any more, yet the simulation has not ended."""
 
 
+class Turn:
+    """What is scheduled: asyncio's handle without what only debugging needs."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None, when_s: float = 0.0) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.when_s = when_s
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
+def _nothing() -> None:
+    """What is left of a cancelled turn."""
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """`shuffle` picks among what is ready at random; without it turns are taken in order, as asyncio takes them."""
 
@@ -53,8 +98,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._chance = chance
         self._shuffle = shuffle
         self._now = 0.0
-        self._turns: list[asyncio.Handle] = []
-        self._next = 0
+        self._turns: deque[Turn] = deque()
+        self._timers: list[tuple[float, int, Turn]] = []
+        self._order = itertools.count()
+        self._ending = False
         self.turns_taken = 0
         self.tasks: list[asyncio.Task[Any]] = []
         """Kept, so that no task of a dead process is collected, with whatever its `finally` would do, in the middle of a run."""
@@ -64,21 +111,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._turns.append(handle)
-        return handle
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        turn = Turn(callback, args, context)
+        self._turns.append(turn)
+        return turn
 
     call_soon_threadsafe = call_soon
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
-        return timer
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        turn = Turn(callback, args, context, when)
+        heappush(self._timers, (when, next(self._order), turn))
+        return turn
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
-        return self.call_at(self._now + max(0.0, delay), callback, *args, context=context)
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        when = self._now + delay if delay > 0 else self._now
+        turn = Turn(callback, args, context, when)
+        heappush(self._timers, (when, next(self._order), turn))
+        return turn
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         del name  # asyncio counts tasks for names, over all loops of a process
@@ -86,8 +135,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.tasks.append(task)
         return task
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
+    def stop(self) -> None:
+        self._ending = True
+        super().stop()
 
     def _process_events(self, event_list: object) -> None:
         pass
@@ -96,48 +146,46 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         pass
 
     def _run_once(self) -> None:
-        while not self._stopping:  # type: ignore[attr-defined]
-            handle = self._take()
-            if handle is None:
+        turns = self._turns
+        while not self._ending:
+            if not turns:
                 self._advance()
                 continue
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if self._shuffle and len(turns) > 1:
+                turns.rotate(-int(self._chance.random() * len(turns)))
+            turn = turns.popleft()
+            if turn.is_cancelled:
                 continue
-            process = handle._context.get(_process)  # type: ignore[attr-defined]
-            if process is not None:
-                if not process.alive:
-                    continue
-                if process.paused:
-                    process.parked.append(handle)
-                    continue
+            process = turn.context.get(_process)
+            if process is not None and process.is_hindered:
+                if process.alive:
+                    process.parked.append(turn)
+                continue
             self.turns_taken += 1
-            handle._run()  # type: ignore[attr-defined]
-
-    def _take(self) -> asyncio.Handle | None:
-        turns = self._turns
-        if self._next >= len(turns):
-            turns.clear()
-            self._next = 0
-            return None
-        if self._shuffle:
-            chosen = self._chance.randrange(self._next, len(turns))
-            turns[self._next], turns[chosen] = turns[chosen], turns[self._next]
-        handle = turns[self._next]
-        self._next += 1
-        if self._next > 256:
-            del turns[: self._next]
-            self._next = 0
-        return handle
+            if self.turns_taken > TURNS_MAX:
+                raise Stuck(f"no end after {TURNS_MAX:,} turns, at {self._now:.3f} s")
+            try:
+                turn.context.run(turn.callback, *turn.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # as asyncio does
+                self.call_exception_handler({"message": f"in {turn.callback}", "exception": error})
 
     def _advance(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)
-        if not scheduled:
+        timers, turns = self._timers, self._turns
+        while timers and timers[0][2].is_cancelled:
+            heappop(timers)
+        if not timers:
             raise Stuck("nothing is scheduled any more")
-        self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            self._turns.append(heapq.heappop(scheduled))
+        self._now = now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= now:
+            turns.append(heappop(timers)[2])
+
+    def forget(self) -> None:
+        """Nothing gets a turn any more."""
+        self.tasks.clear()
+        self._turns.clear()
+        self._timers.clear()
 
     # processes
 
@@ -150,7 +198,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def resume(self, process: Process) -> None:
         """Let a stopped process go on: what it missed comes at once."""
-        process.paused = False
+        if not process.alive:
+            return
+        process.paused = process.is_hindered = False
         parked, process.parked = process.parked, []
         self._turns.extend(parked)
 
@@ -169,7 +219,7 @@ class Wall:
         """What passes whatever the clock says."""
         return int(self._loop.time() * 1000 + 1e-6)
 
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Turn:
         return self._loop.call_later(delay_ms / 1000, callback)
 
 

@@ -130,7 +130,7 @@ class SimulatedServer:
         self.loop.spawn(life.process, self._begin(life))
 
     async def _begin(self, life: ServerLife) -> None:
-        life.build(lambda why: self.kill(why))
+        life.build(self.kill)
         try:
             await life.engine.start()
         except StorageUnavailable as error:
@@ -147,7 +147,7 @@ class SimulatedServer:
         if life is None:
             return
         self._trace(f"{life.process.name} dies {why}")
-        life.process.alive = False
+        life.process.end()
         self.life = None
         self.auditor.server_died()
         for wire in life.wires:

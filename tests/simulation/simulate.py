@@ -108,8 +108,7 @@ def _bury(world: World) -> None:
             task._log_traceback = False  # type: ignore[attr-defined]
             if not task.done():
                 _close(task.get_coro())
-        loop.tasks.clear()
-        loop._turns.clear()
+        loop.forget()
         loop.close()
     finally:
         sys.unraisablehook = hook

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from ryusen_protocol.frames import Software
-from ryusen_protocol.ids import InstanceId, ReleaseId
+from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId
 from ryusen_protocol.scope import Scope
 from ryusen_sdk import line as line_module
 from ryusen_sdk.errors import WorkerError
@@ -50,7 +50,7 @@ class Connector:
 
 
 class Worker:
-    """One worker process. `kill` ends it at any point; `pause` stops it as SIGSTOP does."""
+    """One worker process. `kill` ends it at any point; `pause` stops it as SIGSTOP does. `pretends`: functions it names and has not."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Worker:
         connector: Connector,
         chance: random.Random,
         trace: Callable[[str], None],
+        pretends: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.scope = scope
@@ -84,7 +85,7 @@ class Worker:
             instance_id=InstanceId(instance_id),
             release_id=None if release.release_id is None else ReleaseId(release.release_id),
             manifest_digest=manifest.digest,
-            functions=[function.id for function in manifest.functions],
+            functions=[*(function.id for function in manifest.functions), *(FunctionId(name) for name in pretends)],
             capacity=capacity,
             sdk=SOFTWARE,
             runtime=SOFTWARE,
@@ -105,7 +106,7 @@ class Worker:
         self.loop.call_soon(self._exit)
 
     def _exit(self) -> None:
-        self.process.alive = False
+        self.process.end()
         if self.end is not None and not self.end.is_gone:
             self.end.peer.told_lost(None)
 
@@ -123,15 +124,13 @@ class Worker:
         if not self.process.alive:
             return
         self._trace(f"{self.name} is killed {why}")
-        self.process.alive = False
-        self.process.paused = False
-        self.process.parked.clear()
+        self.process.end()
         if self.end is not None and not silently:
             self.end.peer.told_lost(ConnectionResetError("the worker died"))
 
     def pause(self) -> None:
         self._trace(f"{self.name} is stopped")
-        self.process.paused = True
+        self.process.pause()
 
     def resume(self) -> None:
         if self.process.paused:

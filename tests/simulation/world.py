@@ -212,8 +212,19 @@ class World:
         """A new worker process of an application. Instance ids mean nothing beyond their scope, so scopes share them."""
         self._workers += 1
         chance = random.Random(f"worker/{self.seed}/{self._workers}")
+        healthy = release is not None
         release = release or deployment.current
-        self.functions[deployment.scope].update(release.programs)
+        known = self.functions[deployment.scope]
+        known.update(release.programs)
+        pretends: list[str] = []
+        if not healthy and chance.random() < 0.15:
+            pretends = [name for name in sorted(known) if name not in release.programs]
+            missing = chance.choice(sorted(release.programs))
+            if not pretends and len(release.programs) > 1:
+                release = msgspec.structs.replace(
+                    release, programs={name: program for name, program in release.programs.items() if name != missing}
+                )
+                pretends = [missing]
         worker = Worker(
             f"worker-{self._workers}",
             deployment.scope,
@@ -225,6 +236,7 @@ class World:
             connector=self.connector,
             chance=chance,
             trace=self.trace,
+            pretends=pretends,
         )
         deployment.workers.append(worker)
         self.trace(f"{worker.name} starts: {deployment.scope.workspace}/{deployment.scope.application} {release.release_id}")
