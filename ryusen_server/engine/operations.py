@@ -47,6 +47,7 @@ class Operations:
             return problems.not_found("run", run_id)
         decision, durable = self._apply(live, command)
         if isinstance(decision, Refusal):
+            await durable
             if decision.code == "not_cancellable":
                 return problems.not_cancellable(live.run.outcome)
             return problems.problem("not_blocked", decision.message)
@@ -94,6 +95,7 @@ class Operations:
         resolution = ResolveAttempt(command.attempt_id, command.attempt_generation, command.command, by)
         decision, durable = self._apply(live, resolution, beside=beside)
         if isinstance(decision, Refusal):
+            await durable
             return _refusal(decision)
         self._dispatcher.offer(live)
         await durable
@@ -112,7 +114,10 @@ class Operations:
             else:
                 durable.set_exception(error)
 
-        return self._runs.apply(live, command, then=settle, beside=beside), durable
+        decision = self._runs.apply(live, command, then=settle, beside=beside)
+        if isinstance(decision, Refusal):
+            self._runs.when_durable(live, settle)  # what it is refused for may be rolled back yet
+        return decision, durable
 
 
 def _again(known: OperatorCommandRow, command: ResolveCommand) -> bytes | RefusalEnvelope:
