@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ryusen_protocol", "ryusen_server", "ryusen_sdk", "ryusen_cli")
@@ -52,12 +54,32 @@ def test_constraints_pin_exactly() -> None:
                 assert re.fullmatch(r"[A-Za-z0-9._-]+==[^ ;]+", line), f"{name}: {line}"
 
 
-def test_every_runtime_dependency_is_pinned() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pinned = {line.split("==")[0].lower().replace("-", "_") for line in (ROOT / "constraints" / "runtime.txt").read_text().splitlines()}
-    for dependency in project["dependencies"]:
-        name = re.split(r"[ >=<;\[]", dependency)[0].lower().replace("-", "_")
-        assert name in pinned, name
+def pinned(*names: str) -> set[str]:
+    lines = [line for name in names for line in (ROOT / "constraints" / name).read_text().splitlines()]
+    return {canonical(line.split("==")[0]) for line in lines if "==" in line}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_whatever_running_needs_is_pinned() -> None:
+    """Walks what is installed from what the project asks for: an unpinned package would be another one tomorrow."""
+    asked = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]]
+    needed: set[str] = set()
+    while asked:
+        requirement = asked.pop()
+        name = canonical(requirement.name)
+        if name in needed or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        needed.add(name)
+        asked += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    assert not needed - pinned("runtime.txt")
+
+
+def test_whatever_the_tests_call_is_pinned() -> None:
+    tools = [line for line in (ROOT / "constraints" / "tools.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert not {canonical(Requirement(tool).name) for tool in tools} - pinned("dev.txt")
 
 
 @pytest.mark.parametrize(
