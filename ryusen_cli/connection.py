@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import http.client
 import time
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from ryusen_cli.exits import CliError, Exit, exit_of, usage
-from ryusen_protocol.client import ApiProblem, Request, UnreadableAnswer
+from ryusen_protocol.client import ApiProblem, CommandRefused, Request, UnreadableAnswer
 from ryusen_protocol.words import printable
+
+if TYPE_CHECKING:
+    from ryusen_protocol.operator import RefusalEnvelope
 
 T = TypeVar("T")
 
@@ -23,6 +26,10 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
 RESENDS: Final = 3
 RESEND_PAUSE_S: Final = 0.3
+_TELLS_NOTHING: Final = frozenset(
+    ("busy", "unavailable", "storage_unavailable", "request_timeout", "unauthorized", "forbidden", "internal", "server")
+)
+"""Refusals of one sending that say nothing of another whose answer was lost."""
 
 
 class Reply(msgspec.Struct, Generic[T], frozen=True):
@@ -59,11 +66,11 @@ class Connection:
             raise CliError(message, exit_code=Exit.UNREACHABLE, hint="ask again") from error
         return _read(request, status, body, mutation=False)
 
-    def change(self, request: Request[T], *, wait_ms: int = 0, repeat: str) -> Reply[T]:
+    def change(self, request: Request[T], *, wait_ms: int = 0, repeat: str, key: str | None = None) -> Reply[T]:
         """The answer to a mutation that is safe to send again, or a `CliError`.
 
         A lost answer is asked for again with the very same request. If it stays lost the outcome is not known, and `repeat` tells
-        the person how to find out.
+        the person how to find out, under which `key` if the request has one.
         """
         lost: Exception | None = None
         for attempt in range(1 + RESENDS):
@@ -72,14 +79,19 @@ class Connection:
             try:
                 status, body = self.exchange(request, wait_ms=wait_ms)
                 return _read(request, status, body, mutation=True)
+            except CliError as error:
+                if error.exit_code is Exit.NOT_KNOWN:
+                    raise not_known(error.message, repeat, key, code=error.code, extra=error.extra) from error
+                if lost is None or error.code not in _TELLS_NOTHING:
+                    raise
             except NeverLeft as error:
                 if lost is None:
                     raise self.unreachable(str(error)) from error
             except AnswerLost as error:
                 lost = error
             except UnreadableAnswer as error:
-                raise not_known(str(error), repeat) from error
-        raise not_known(f"the request went out to {self.url}, but no whole answer came back: {lost}", repeat)
+                raise not_known(str(error), repeat, key) from error
+        raise not_known(f"the request went out to {self.url}, but no whole answer came back: {lost}", repeat, key)
 
     def exchange(self, request: Request[T], *, wait_ms: int = 0) -> tuple[int, bytes]:
         """Status and body of one answer. Raises `NeverLeft` or `AnswerLost`."""
@@ -134,9 +146,13 @@ class Connection:
         )
 
 
-def not_known(message: str, repeat: str) -> CliError:
-    """A mutation that may or may not have happened."""
-    return CliError(f"whether it happened is not known: {message}", exit_code=Exit.NOT_KNOWN, hint=repeat)
+def not_known(
+    message: str, repeat: str, key: str | None = None, *, code: str | None = None, extra: dict[str, Any] | None = None
+) -> CliError:
+    """A mutation that may or may not have happened. `key` is what makes a repeat the same mutation."""
+    known = {**(extra or {}), **({} if key is None else {"idempotency_key": key})}
+    said = f"whether it happened is not known: {message}"
+    return CliError(said, exit_code=Exit.NOT_KNOWN, hint=repeat, code=code, extra=known)
 
 
 def refused(problem: ApiProblem, *, mutation: bool) -> CliError:
@@ -150,11 +166,19 @@ def refused(problem: ApiProblem, *, mutation: bool) -> CliError:
     )
 
 
+def command_refused(envelope: RefusalEnvelope) -> CliError:
+    """A refusal of an operator command, found by the server or before it was sent: nothing was changed."""
+    refusal = envelope.refusal
+    return CliError(refusal.message, exit_code=Exit.REFUSED, code=refusal.code, extra=msgspec.to_builtins(envelope))
+
+
 def _read(request: Request[T], status: int, body: bytes, *, mutation: bool) -> Reply[T]:
     try:
         return Reply(request.read(status, body), body)
     except ApiProblem as problem:
         raise refused(problem, mutation=mutation) from problem
+    except CommandRefused as error:
+        raise command_refused(error.document) from error
     except UnreadableAnswer as error:
         if mutation:
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, inspect, local, runs, scaffold, send
+from ryusen_cli.commands import about, inspect, local, runs, scaffold, send, unknown
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -26,8 +26,12 @@ def build() -> typer.Typer:
     _add(root, "serve", local.serve)
     _add(root, "worker", local.worker)
     _add(root, "send", send.send)
-    _add_group(root, "runs", "Find runs, read one, follow it, wait for it, stop it.", {
-        "ls": runs.ls, "show": runs.show, "history": runs.history, "tail": runs.tail, "wait": runs.wait, "cancel": runs.cancel,
+    _add_group(root, "runs", "Find runs, read one, follow it, wait for it, stop it, wake it.", {
+        "ls": runs.ls, "show": runs.show, "history": runs.history, "tail": runs.tail, "wait": runs.wait,
+        "cancel": runs.cancel, "rediscover": runs.rediscover,
+    })  # fmt: skip
+    _add_group(root, "unknown", "Find effects whose outcome nobody could establish, and settle them.", {
+        "ls": unknown.ls, "show": unknown.show, "resolve": unknown.resolve,
     })  # fmt: skip
     _add_group(root, "attempts", "Read attempts.", {"ls": inspect.attempts_ls, "show": inspect.attempts_show})
     _add_group(root, "events", "Read events and what they started.", {"ls": inspect.events_ls, "show": inspect.events_show})

@@ -7,8 +7,10 @@ that every client command takes.
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -40,12 +42,16 @@ TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="DURATIO
 class Client:
     """What a client command works with: its output, settings, the requests of its workspace, and the connection."""
 
-    def __init__(self, output: Output, settings: Settings, *, url: str | None, token: str | None, workspace: str | None) -> None:
+    def __init__(
+        self, output: Output, settings: Settings, *, url: str | None, token: str | None, workspace: str | None, config: str | None = None
+    ) -> None:
         self.output = output
         self.settings = settings
         self._url = settings.text("url", url)
         self._token = settings.optional("token", token)
         self._workspace = settings.text("workspace", workspace)
+        given = {"--url": url, "--workspace": workspace, "--config": config}
+        self._flags = [word for name, value in given.items() if value is not None for word in (name, value)]
         self._connection: Connection | None = None
 
     @property
@@ -66,6 +72,10 @@ class Client:
             return Api(self._workspace, self._token)
         except ValueError as error:
             raise usage(str(error)) from error
+
+    def typed(self, *words: str) -> str:
+        """A command line to show to a person: it reaches the same server and workspace as this command. A token is never repeated."""
+        return shlex.join(["ryusen", *words, *self._flags])
 
     def close(self) -> None:
         """Let go of the connection, if there is one."""
@@ -93,7 +103,7 @@ def client_command(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*args: Any, url: str | None, token: str | None, workspace: str | None, config: str | None, json_: bool, **kwargs: Any) -> None:
-        client = Client(Output(json=json_), load("client", config), url=url, token=token, workspace=workspace)
+        client = Client(Output(json=json_), load("client", config), url=url, token=token, workspace=workspace, config=config)
         try:
             command(client, *args, **kwargs)
         finally:
@@ -117,6 +127,28 @@ def read_stdin(what: str) -> bytes:
     if sys.stdin.isatty():
         raise usage(f"{what} is read from standard input, but that is a terminal", "pipe it in, or write @file")
     return sys.stdin.buffer.read()
+
+
+def read_argument(argument: str, what: str) -> bytes:
+    """What an argument stands for: its own text, the file behind `@`, or standard input for `-`."""
+    if argument == "-":
+        return read_stdin(what)
+    return read_file(argument[1:]) if argument.startswith("@") else argument.encode("utf-8", "surrogateescape")
+
+
+def read_file(path: str) -> bytes:
+    """A file that the command line names, byte for byte."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise usage(f"{path} cannot be read: {error.strerror}") from error
+
+
+def fresh_key() -> str:
+    """An idempotency key of our own."""
+    import secrets
+
+    return f"cli-{secrets.token_hex(16)}"
 
 
 def _keyword(name: str, annotation: Any) -> inspect.Parameter:

@@ -36,7 +36,7 @@ def attempts_ls(
     rows: list[list[Cell]] = [
         [
             one.attempt_id,
-            attempt_cell(one, client.output),
+            attempt_cell(one, client.output, now_ms=_now_ms()),
             one.run_id,
             one.step_id,
             one.phase,
@@ -51,31 +51,16 @@ def attempts_ls(
 @client_command
 def attempts_show(client: Client, attempt: Annotated[str, typer.Argument(metavar="ATTEMPT", help="The attempt's id.")]) -> None:
     """Show one attempt and what may be done with it."""
-    from ryusen_cli.views.run import attempt_cell
-    from ryusen_cli.views.values import error_lines, instant_text
+    from ryusen_cli.views.unknown import allowance_lines, attempt_lines
 
     reply = client.ask(client.api.get_attempt(attempt))
     if client.output.json:
         client.output.document(reply.text)
         return
-    one, output = reply.document, client.output
-    output.line(one.attempt_id, "  ", attempt_cell(one, output))
-    output.line("run        ", one.run_id)
-    output.line("step       ", f"{one.step_id} ({one.phase}), attempt {one.attempt}, generation {one.attempt_generation}")
-    output.line("operation  ", one.operation_id)
-    if one.worker is not None:
-        output.line("worker     ", f"{one.worker.instance_id} ({one.worker.transport}), release {one.worker.release_id or 'none'}")
-    for name, at_ms in (("due", one.due_at_ms), ("authorized", one.authorized_at_ms), ("unknown", one.unknown_at_ms)):
-        if at_ms is not None:
-            output.line(f"{name:<11}", instant_text(at_ms))
-    if one.settled_at_ms is not None:
-        output.line("settled    ", f"{instant_text(one.settled_at_ms)} by the {one.settled_by}")
-    for line in [] if one.error is None else error_lines(one.error):
-        output.line(line)
-    if one.allowed_commands:
-        output.line("allowed    ", ", ".join(one.allowed_commands))
-    for forbidden in one.forbidden_commands:
-        output.line("forbidden  ", f"{forbidden.command}: {forbidden.reason}")
+    client.output.lines(attempt_lines(reply.document, client.output, now_ms=_now_ms()))
+    client.output.lines(allowance_lines(reply.document))
+    if reply.document.state == "unknown":
+        client.output.note(f"next: {client.typed('unknown', 'show', attempt)}")
 
 
 @client_command
@@ -182,7 +167,7 @@ def workers_ls(client: Client, limit: LimitOption = None, cursor: CursorOption =
     from ryusen_protocol.durations import format_ms
 
     reply = client.ask(client.api.list_workers(cursor=cursor, limit=limit))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = _now_ms()
     rows: list[list[Cell]] = [
         [
             one.instance_id,
@@ -231,3 +216,7 @@ def _activated(one: RoutingDocument) -> str:
     from ryusen_cli.views.values import instant_text
 
     return "from the start" if one.activated_at_ms is None else instant_text(one.activated_at_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

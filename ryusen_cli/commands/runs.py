@@ -1,4 +1,4 @@
-"""`ryusen runs …`: find runs, read one, follow it, wait for it, stop it."""
+"""`ryusen runs …`: find runs, read one, follow it, wait for it, stop it, wake it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from ryusen_cli.exits import Exit, usage
+from ryusen_cli.exits import CliError, Exit, usage
 from ryusen_cli.options import Client, CursorOption, LimitOption, TimeoutOption, client_command
 from ryusen_cli.settings import span_ms
 
@@ -131,7 +131,7 @@ def wait(client: Client, run: RunArgument, timeout: TimeoutOption = None) -> Non
     else:
         _print_run(client, detail)
     if detail.status != "ended":
-        client.output.note(f"the run has not ended; look again with: ryusen runs show {run}")
+        client.output.note(f"the run has not ended; look again with: {client.typed('runs', 'show', run)}")
         raise typer.Exit(Exit.TIMED_OUT)
     if detail.outcome != "succeeded":
         raise typer.Exit(Exit.NOT_SUCCEEDED)
@@ -139,21 +139,47 @@ def wait(client: Client, run: RunArgument, timeout: TimeoutOption = None) -> Non
 
 @client_command
 def cancel(client: Client, run: RunArgument) -> None:
-    """Ask a run to stop; what it did is undone."""
-    reply = client.connection.change(client.api.cancel(run), repeat=f"run it again, that is safe: ryusen runs cancel {run}")
+    """Ask a run to stop: nothing new begins, and what was done is undone. A callback that has begun is not interrupted."""
+    repeat = f"run it again, that is safe: {client.typed('runs', 'cancel', run)}"
+    reply = client.connection.change(client.api.cancel(run), repeat=repeat)
     if client.output.json:
         client.output.document(reply.text)
         return
-    from ryusen_cli.views.run import status_cell
+    from ryusen_cli.views.run import outcome_cells, waiting_lines
 
-    already = " (it was asked to before)" if reply.document.status == "replayed" else ""
-    client.output.line(run, "  ", status_cell(reply.document.run, client.output), already)
+    summary = reply.document.run
+    already = " (asked for before)" if reply.document.status == "replayed" else ""
+    client.output.line(run, "  ", *outcome_cells(summary, client.output), already)
+    if summary.status == "ended":
+        return
+    client.output.note("the stop is recorded and nothing new begins; the run has not ended")
+    try:
+        detail = client.ask(client.api.get_run(run)).document
+    except CliError:
+        return  # the stop is durable, and this was only to tell more
+    client.output.lines(waiting_lines(detail, client.output, client.typed, now_ms=_now_ms()))
+    client.output.note(f"follow it with: {client.typed('runs', 'tail', run)}")
+
+
+@client_command
+def rediscover(client: Client, run: RunArgument) -> None:
+    """Have a blocked run ask its current code again, without waiting for new code to announce itself."""
+    repeat = f"run it again, that is safe: {client.typed('runs', 'rediscover', run)}"
+    reply = client.connection.change(client.api.rediscover(run), repeat=repeat)
+    if client.output.json:
+        client.output.document(reply.text)
+        return
+    from ryusen_cli.views.run import outcome_cells
+
+    done = "it was about to be asked already" if reply.document.status == "replayed" else "its current code is asked again"
+    client.output.line(run, "  ", *outcome_cells(reply.document.run, client.output), f"  {done}")
+    client.output.note(f"it stays Blocked until the code answers something else; look with: {client.typed('runs', 'show', run)}")
 
 
 def _print_run(client: Client, detail: RunDetail) -> None:
     from ryusen_cli.views.run import run_lines
 
-    client.output.lines(run_lines(detail, client.output, now_ms=_now_ms()))
+    client.output.lines(run_lines(detail, client.output, client.typed, now_ms=_now_ms()))
 
 
 def _now_ms() -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ryusen_cli.exits import CliError, Exit, usage
-from ryusen_cli.options import Client, TimeoutOption, client_command, read_stdin
+from ryusen_cli.options import Client, TimeoutOption, client_command, fresh_key, read_argument, read_file, read_stdin
 from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def send(
     limit_ms = span_ms(timeout, "--timeout") if timeout is not None else _WAIT_MS
     text, payload = _payload(data, bytes_)
     metadata = _metadata(meta or [])
-    idempotency_key = key if key is not None else _fresh_key()
+    idempotency_key = key if key is not None else fresh_key()
     deadline = time.monotonic() + limit_ms / 1_000
     try:
         request = client.api.send_event(
@@ -54,7 +54,8 @@ def send(
     reply = client.connection.change(
         request,
         wait_ms=limit_ms if wait else 0,
-        repeat=f"send the same again with --key {idempotency_key}; it is accepted once, whatever happened",
+        repeat=f"send the same again with --key {shlex.quote(idempotency_key)}; it is accepted once, whatever happened",
+        key=idempotency_key,
     )
     receipt = reply.document
     if receipt.matched == 0:
@@ -148,19 +149,10 @@ def _payload(data: str | None, bytes_: str | None) -> tuple[bytes | None, bytes 
     if data is not None and bytes_ is not None:
         raise usage("an event has either -d or --bytes", "give one of them")
     if bytes_ is not None:
-        return None, read_stdin("the payload") if bytes_ == "-" else _read(bytes_)
+        return None, read_stdin("the payload") if bytes_ == "-" else read_file(bytes_)
     if data is None:
         return b"null", None
-    if data == "-":
-        return read_stdin("the data"), None
-    return _read(data[1:]) if data.startswith("@") else data.encode("utf-8", "surrogateescape"), None
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise usage(f"{path} cannot be read: {error.strerror}") from error
+    return read_argument(data, "the data"), None
 
 
 def _metadata(pairs: list[str]) -> dict[str, str]:
@@ -202,9 +194,3 @@ def _check(name: str, text: bytes | None, payload: bytes | None, metadata: dict[
             strict_json.loads(text, bytes_max=PAYLOAD_BYTES_MAX)
         except strict_json.JsonRefused as error:
             raise usage(f"the data is not JSON: {error.why}") from error
-
-
-def _fresh_key() -> str:
-    import secrets
-
-    return f"cli-{secrets.token_hex(16)}"

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ryusen_cli.output import Output
+from ryusen_cli.output import Output, Painted
 from ryusen_cli.views.history import Teller
-from ryusen_cli.views.run import run_lines, run_row
+from ryusen_cli.views.run import ended_run_line, run_lines, run_row
 from ryusen_cli.views.values import input_text, value_text
 from ryusen_protocol import values
-from ryusen_protocol.api import HistoryEntryDocument, RunDetail
+from ryusen_protocol.api import EventRun, HistoryEntryDocument, RunDetail
+from ryusen_protocol.ids import RunId
 
 FAILURE = {
     "category": "carrier",
@@ -57,11 +58,15 @@ def run(**more: Any) -> RunDetail:
     return msgspec.json.decode(msgspec.json.encode(document), type=RunDetail)
 
 
+def typed(*words: str) -> str:
+    return " ".join(("ryusen", *words))
+
+
 def shown(detail: RunDetail) -> str:
     out = io.StringIO()
     output = Output(stdout=out, stderr=out)
     output.unicode = True
-    output.lines(run_lines(detail, output, now_ms=2_000))
+    output.lines(run_lines(detail, output, typed, now_ms=2_000))
     return out.getvalue()
 
 
@@ -90,13 +95,17 @@ def test_a_blocked_run_names_both_places_and_what_to_do() -> None:
     place = {"file": "shop.py", "line": 3}
     blocker = {
         "reason": "duplicate_step", "step_id": "charge", "message": "two steps are called charge", "first": place,
-        "duplicate": {**place, "line": 9}, "count": 2, "first_seen_at_ms": 1, "last_seen_at_ms": 2, "release_id": None,
+        "duplicate": {**place, "line": 9}, "count": 2, "first_seen_at_ms": 1, "last_seen_at_ms": 2, "release_id": "dev-1",
     }  # fmt: skip
     text = shown(run(status="definition_blocked", outcome=None, recovery=None, ended_at_ms=None, attention="blocked", blocker=blocker))
     assert "Blocked" in text
     assert "shop.py:3" in text
     assert "shop.py:9" in text
+    assert "two steps are called charge" in text
+    assert "2 times" in text
+    assert "dev-1" in text
     assert "Change the code" in text
+    assert "ryusen runs rediscover rn_1" in text
 
 
 def test_an_unknown_attempt_shows_what_an_operator_has_to_name() -> None:
@@ -113,6 +122,41 @@ def test_an_unknown_attempt_shows_what_an_operator_has_to_name() -> None:
     )
     assert "? Unknown" in text
     assert "at_1, generation 3" in text
+    assert "ryusen unknown show at_1" in text
+
+
+def test_a_stopping_run_tells_what_it_waits_for_and_claims_no_interrupted_callback() -> None:
+    worker = {"instance_id": "wi_9", "session_id": None, "release_id": None, "transport": "connected"}
+    going = attempt(2, "authorized", settled_at_ms=None, settled_by=None, error=None, worker=worker)
+    stopping: dict[str, Any] = {
+        "status": "stopping", "stop": {"reason": "cancelled", "requested_at_ms": 5}, "outcome": None, "recovery": None, "ended_at_ms": None,
+    }  # fmt: skip
+    text = shown(run(**stopping, steps=[step("ship", "pending", attempts=[going])]))
+    assert "Cancelling" in text
+    assert "cancel asked for" in text
+    assert "for step ship, attempt 2: ● Executing" in text
+    assert "wi_9. A stop does not interrupt a callback" in text
+    away = {**going, "out_of_contact": True, "unknown_at_ms": 2_000 + 17_500}
+    assert "Out of contact, Unknown in 18s" in shown(run(**stopping, steps=[step("ship", "pending", attempts=[away])]))
+
+
+def test_an_unwind_that_halts_names_the_attempt_to_settle() -> None:
+    undoing = attempt(1, "unknown", phase="compensation", settled_at_ms=None, settled_by=None, error=None, unknown_at_ms=1_000)
+    text = shown(
+        run(status="compensating", recovery=None, ended_at_ms=None, unwind={"targets": [target("charge", "pending", attempts=[undoing])]})
+    )
+    assert "? Unknown for 1s: undoing step ship" in text
+    assert "ryusen unknown show at_1" in text
+    assert "outcome  ✗ Failed" in text
+
+
+def test_recovery_stands_beside_every_outcome_that_is_no_success() -> None:
+    for recovery, word in (("not_required", "–"), ("compensation_failed", "✗ Compensation failed")):  # noqa: RUF001 - the glyph
+        ended = EventRun(run_id=RunId("rn"), status="ended", outcome="failed", recovery=recovery)
+        output = Output(stdout=io.StringIO())
+        output.unicode = True
+        texts = [cell.text for cell in ended_run_line(ended, output) if isinstance(cell, Painted)]
+        assert texts == ["✗ Failed", word]
 
 
 @pytest.mark.parametrize("hostile", ["[/", "[@click=app.quit]x[/]", "a\x1b[2J\x9bb\u202ec"])
@@ -155,6 +199,6 @@ def test_an_input_of_bytes_and_of_a_parent() -> None:
 def test_a_terminal_without_utf8_gets_plain_glyphs() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     output = Output(stdout=out, stderr=out)
-    output.lines(run_lines(run(), output, now_ms=1))
+    output.lines(run_lines(run(), output, typed, now_ms=1))
     out.flush()
     assert b"x Failed" in out.buffer.getvalue()  # type: ignore[attr-defined]
