@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ryusen_protocol.declarations import RunDeclaration
 from ryusen_protocol.ids import AttemptId, OperationId, RequestId, RunId, StepId
 from ryusen_protocol.outcome import DefinitionBlocked, RejectedBeforeStart
 from ryusen_server.core import evolve as folding
@@ -24,6 +25,7 @@ from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, Refusal
 from ryusen_server.core.projection import attempt_row, run_row
 from ryusen_server.core.records import (
+    AttemptQueued,
     AttemptRequeued,
     AttemptSettled,
     DiscoveryQueued,
@@ -34,8 +36,9 @@ from ryusen_server.core.records import (
     TargetSettled,
 )
 from ryusen_server.core.rows import HistoryRow
+from ryusen_server.core.settlement import DEFAULT_COMPENSATION
 from ryusen_server.core.state import Run
-from ryusen_server.ports.store import RunWrite, Unit
+from ryusen_server.ports.store import OperatorWrite, RunWrite, Unit
 from tests.core import invariants
 from tests.core.invariants import Responded, Started, Submitted, Watch
 
@@ -122,10 +125,13 @@ class Auditor:
     def committed(self, unit: Unit, last_position: int) -> None:
         """A unit is durable; nobody has been told."""
         position = last_position - len(unit.writes)
+        runs = sum(isinstance(write, RunWrite) for write in unit.writes)
         for write in unit.writes:
             position += 1
             if isinstance(write, RunWrite):
                 self._run_committed(write, position)
+            elif isinstance(write, OperatorWrite):
+                assert runs == 1, "invariant 21: an operator's answer is kept apart from what it did"
 
     def rolled_back(self, unit: Unit) -> None:
         """A unit is lost."""
@@ -211,8 +217,12 @@ class Auditor:
                 watch.proofs.add(command.request_id)
             case _:
                 pass
+        failed: AttemptSettled | None = None
         for record in seen.records:
+            if isinstance(record, AttemptQueued) and failed is not None:
+                _check_backoff(audit.shadow, failed, record, at_ms)
             if isinstance(record, AttemptSettled):
+                failed = record if record.state == "failed" else None
                 for told in self.settled:
                     told(audit, record, at_ms)
 
@@ -285,6 +295,21 @@ class Auditor:
     def undone(self, run_id: RunId) -> list[TargetSettled]:
         """The settled targets, in order."""
         return [record for _, record in self.runs[run_id].watch.of(TargetSettled)]
+
+
+def _check_backoff(run: Run, failed: AttemptSettled, queued: AttemptQueued, at_ms: int) -> None:
+    """A retry waits as its recorded policy says."""
+    before = run.attempts[failed.attempt_id]
+    if (before.step_id, before.phase) != (queued.step_id, queued.phase):
+        return
+    declaration = run.steps[queued.step_id].declaration
+    assert isinstance(declaration, RunDeclaration)
+    policy = declaration.retry if queued.phase == "forward" else (declaration.compensation or DEFAULT_COMPENSATION).retry
+    operation = run.steps[queued.step_id] if queued.phase == "forward" else run.unwind[run.unwind_index]
+    wait_ms = min(policy.initial_ms * policy.multiplier ** (operation.failures - 1), policy.maximum_ms)
+    spread_ms = wait_ms * policy.jitter + 1
+    waits_ms = queued.due_at_ms - at_ms
+    assert wait_ms - spread_ms <= waits_ms <= wait_ms + spread_ms, f"invariant 23: {queued.attempt_id} waits {waits_ms} ms, not {wait_ms}"
 
 
 def state_of(run: Run) -> str:

@@ -238,6 +238,15 @@ class Life:
         if attempt is not None and (attempt.settled_at_ms is not None or attempt.request_id not in {None, request_id}):
             self._say(worker, self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
 
+    def mistake(self) -> None:
+        """A worker answers what it executes under another generation than it was given."""
+        worker = self._any_worker()
+        held = [] if worker is None else [held for held in worker.session._executing.values() if held.attempt is not None]
+        if worker is not None and held:
+            chosen = self.chance.choice(held)
+            if chosen.run_id in self.world.auditor.runs and chosen.request_id in self.world.auditor.runs[chosen.run_id].shadow.requests:
+                self._say(worker, self._answer(chosen.request_id, chosen.run_id, shift=self.chance.choice((-1, 1))))
+
     def _answer(self, request_id: RequestId, run_id: RunId, shift: int = 0) -> bytes:
         run = self.world.auditor.runs[run_id].shadow
         attempt = run.attempts[run.requests[request_id]]
@@ -435,5 +444,6 @@ ACTS: dict[str, Act] = {
         "register_wrongly",
         "publish",
         "resolve",
+        "mistake",
     )
 }

@@ -76,6 +76,7 @@ TROUBLES = (
     "register_wrongly",
     "publish",
     "resolve",
+    "mistake",
 )
 
 

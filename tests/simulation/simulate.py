@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import sys
 from collections import Counter
@@ -115,6 +116,11 @@ def _bury(world: World) -> None:
 
 
 def _close(coroutine: Any) -> None:
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is not None and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        for given in frame.f_locals.values():  # a coroutine it was to await
+            if inspect.iscoroutine(given):
+                _close(given)
     try:
         coroutine.close()
     except BaseException:  # whatever it does at its end no longer matters
