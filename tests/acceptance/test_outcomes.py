@@ -20,83 +20,10 @@ from websockets.sync.client import connect
 
 from ryusen_protocol.canonical import jcs
 from ryusen_protocol.frames import CONNECT_PATH, SUBPROTOCOL
+from tests.acceptance.flows import HEAD, cancel, effect_names, end, flow, kinds, stop, the_run
 from tests.acceptance.product import PATIENCE_S, ROOT, Product, W, eventually, product
 
 FIXTURES = ROOT / "fixtures"
-
-HEAD = """
-import os, time
-from pathlib import Path
-from ryusen_sdk import Event, Failure, Retry, Ryusen, Step, StepFailed, Terminal, operation
-
-app = Ryusen("outcomes")
-FOLDER = Path(os.environ["ACCEPTANCE_FOLDER"])
-
-def effect(name):
-    now = operation()
-    with (FOLDER / "effects").open("a") as log:
-        log.write(f"- {name} {now.phase} {now.id} {now.attempt}\\n")
-
-def do(name):
-    effect(name)
-    return name
-
-def undo(name):
-    effect("undo-" + name)
-
-def give_up(name):
-    effect(name)
-    raise Terminal("no carrier takes it")
-
-def hold(name):
-    (FOLDER / "in-callback").touch()
-    while not (FOLDER / "go-on").exists():
-        time.sleep(0.01)
-    return name
-
-def hold_and_give_up(name):
-    hold(name)
-    give_up(name)
-
-@app.function(on="go")
-async def go(event: Event, step: Step):
-"""
-
-
-def flow(folder: Path, body: str, *, head: str = HEAD) -> Path:
-    """A workflow file whose one function, started by `go`, has this body."""
-    file = folder / "flow.py"
-    file.write_text(head + "".join(f"    {line}\n" for line in body.strip().splitlines()))
-    return file
-
-
-def effect_names(running: Product) -> list[str]:
-    return running.effect_names("-")
-
-
-def stop(worker: subprocess.Popen[bytes]) -> None:
-    worker.terminate()
-    worker.wait(PATIENCE_S)
-
-
-def the_run(running: Product, event_id: str) -> Any:
-    run_id = eventually(lambda: running.runs_of(event_id), "the run exists")[0]["run_id"]
-    return running.get(f"{W}/runs/{run_id}")
-
-
-def cancel(running: Product, run_id: str) -> Any:
-    answer = running.client.post(f"{running.url}{W}/runs/{run_id}/cancel", json={})
-    assert answer.status_code == 202, answer.text
-    return answer.json()
-
-
-def kinds(running: Product, run: Any) -> list[str]:
-    return [record["kind"] for record in running.history(run["run_id"])]
-
-
-def end(run: Any) -> tuple[str, str, str | None]:
-    return run["outcome"], run["recovery"], run["recovery_reason"]
-
 
 # stopped
 
@@ -316,7 +243,7 @@ await step.run("morning", switch)
 # blocked
 
 
-@pytest.mark.req("BLK-01", "BLK-02", "BLK-03", "BLK-04", "BLK-06", "BLK-08", "SEM-08")
+@pytest.mark.req("BLK-01", "BLK-02", "BLK-03", "BLK-04", "BLK-06", "BLK-08", "SEM-08", "ACC-28", "ACC-29")
 def test_a_repeated_id_blocks_with_both_places_and_a_new_release_goes_on_from_there(tmp_path: Path) -> None:
     first = 'kept = await step.run("first", do, "first", compensate=undo)\none = await step.run("each", do, "one")\n'
     broken = first + 'two = await step.run("each", do, "two")\nreturn [kept, one, two]'
@@ -409,7 +336,7 @@ def test_a_deadline_of_the_server_is_told_as_such_and_a_functions_own_goes_first
 # applications, generations, releases
 
 
-@pytest.mark.req("MAN-20", "MAN-18", "MAN-04", "MAN-02", "REG-06", "SEC-07")
+@pytest.mark.req("MAN-20", "MAN-18", "MAN-04", "MAN-02", "REG-06", "SEC-07", "ACC-37")
 def test_equal_names_of_two_applications_never_meet_and_generations_never_change(tmp_path: Path) -> None:
     with product(tmp_path) as running:
         for application in ("north", "south"):
