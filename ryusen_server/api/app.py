@@ -50,6 +50,8 @@ _REQUEST_S: Final = 30
 _ANSWER_S: Final = LONG_POLL_MS_MAX // 1000 + 30
 """Longer than any long poll, so that only an answer that hangs meets it."""
 _STORAGE_RETRY_MS: Final = 1_000
+_ERRORS: Final = "json"
+"""Said for each route: asked to find out, Sanic parses the source of every handler at the start."""
 
 _numbers = itertools.count(1)
 
@@ -211,8 +213,8 @@ def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:
     for route in ROUTES:
         path = route.path.replace("{", "<").replace("}", ":str>")
         name = f"{route.method.lower()}-{route.path}".translate(str.maketrans("/{}-", "____"))
-        app.add_route(_handler(context, route), path, methods=[route.method], name=name)
-    connect = app.websocket(CONNECT_PATH, name="connect")
+        app.add_route(_handler(context, route), path, methods=[route.method], name=name, error_format=_ERRORS)
+    connect = app.websocket(CONNECT_PATH, name="connect", error_format=_ERRORS)
     connect(_connected)
     return app
 
@@ -227,7 +229,7 @@ def _config() -> Config:
         {
             "ACCESS_LOG": False,
             "AUTO_EXTEND": False,
-            "FALLBACK_ERROR_FORMAT": "json",
+            "FALLBACK_ERROR_FORMAT": _ERRORS,
             "KEEP_ALIVE_TIMEOUT": _KEEP_ALIVE_S,
             "MOTD": False,
             "REQUEST_MAX_HEADER_SIZE": HEADER_BYTES_MAX,
