@@ -22,9 +22,8 @@ def with_timeout(folder: Path, timeout: str, body: str) -> Path:
 @pytest.mark.req("ACC-09", "ACC-10", "DLN-09", "STOP-03")
 def test_a_deadline_outlives_the_crash_right_after_fan_out_and_ends_a_run_that_never_began(tmp_path: Path) -> None:
     file = with_timeout(tmp_path, "1200ms", 'await step.run("timed", do, "timed")')
-    file.write_text(
-        file.read_text() + '\n\n@app.function(on="calm")\nasync def calm(event: Event, step: Step):\n    await step.run("a", do, "a")\n'
-    )
+    calm = '\n\n@app.function(on="calm")\nasync def calm(event: Event, step: Step):\n    await step.run("a", do, "a")\n'
+    file.write_text(file.read_text() + calm)
     with product(tmp_path, plain=True) as running:
         stop(running.start_worker(target=file))
         for late in (False, True):

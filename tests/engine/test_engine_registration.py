@@ -13,6 +13,7 @@ from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import Channel, Step, body
 
 
+@pytest.mark.req("OPT-09")
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -33,3 +33,12 @@ def test_nothing_calls_an_effect_exactly_once() -> None:
 def test_the_limits_are_written_down(sentence: str) -> None:
     prose = " ".join((ROOT / "docs" / "semantics.md").read_text().split())
     assert sentence in prose
+
+
+@pytest.mark.req("OPT-11")
+def test_what_holds_code_and_history_together_is_written_down_and_nothing_pins_a_run() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert "There are no versions and no pins" in readme
+    assert "Ids of functions and steps are what keeps them together" in readme
+    semantics = " ".join((ROOT / "docs" / "semantics.md").read_text().split())
+    assert "A step id names one operation for the whole life of a run" in semantics
