@@ -26,7 +26,7 @@ ENTROPY_BYTES: Final = ID_CHARS
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _OF_BYTE: Final = "".join(_DIGITS[byte % len(_DIGITS)] for byte in range(256)).encode()
-"""A table for `bytes.translate`. Eight of the digits stand for five bytes each and the others for four, which costs a twentieth of a bit."""
+"""For `bytes.translate`. Eight of the digits stand for five bytes each and the others for four, which costs a twentieth of a bit."""
 
 
 def run_id_for_event(event_id: EventId, application: Application, trigger_id: TriggerId) -> RunId:
