@@ -7,13 +7,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TARGET ?= examples/orders/orders.py
 JOBS ?= auto
 
-.PHONY: dev test check lint types layers bench clean help
+SEEDS ?= 1000
+
+.PHONY: dev test check lint types layers bench simulate mutants clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
 	@echo 'make test    the tests'
 	@echo 'make check   what CI runs: format, lint, layers, types, tests'
 	@echo 'make bench   measure; prints ratios and figures'
+	@echo 'make simulate SEEDS=1000   simulated lives of server and workers, from seeds'
+	@echo 'make mutants               planted mistakes, each of which a simulated life must catch'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -36,6 +40,12 @@ types: $(VENV)/.development
 
 bench: $(VENV)/.development
 	$(BIN)/python -m benchmarks
+
+simulate: $(VENV)/.development
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+mutants: $(VENV)/.development
+	$(BIN)/python -m tests.simulation.mutants
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

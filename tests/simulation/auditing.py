@@ -35,7 +35,7 @@ from ryusen_server.core.records import (
     StepDeclared,
     TargetSettled,
 )
-from ryusen_server.core.rows import HistoryRow
+from ryusen_server.core.rows import HistoryRow, RunRow
 from ryusen_server.core.settlement import DEFAULT_COMPENSATION
 from ryusen_server.core.state import Run
 from ryusen_server.ports.store import OperatorWrite, RunWrite, Unit
@@ -69,6 +69,7 @@ class RunAudit:
         self.shadow: Run = folding.begin(created, at_ms)
         self.watch = Watch(self.shadow)
         self.pending: deque[Observed] = deque()
+        self.row: RunRow | None = None
         self.unchecked = 0
 
 
@@ -229,7 +230,8 @@ class Auditor:
     def _check_rows(self, audit: RunAudit, write: RunWrite) -> None:
         shadow = audit.shadow
         if write.run is not None:
-            assert write.run == run_row(shadow), "invariant 26: the stored row is not what the history gives"
+            audit.row = write.run
+        assert audit.row == run_row(shadow), "invariant 26: the stored row is not what the history gives"
         for row in write.attempts:
             assert row == attempt_row(shadow, shadow.attempts[row.attempt_id]), (
                 "invariant 26: an attempt's row is not what the history gives"

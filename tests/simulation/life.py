@@ -229,14 +229,36 @@ class Life:
 
     def late(self) -> None:
         """A worker says again, or otherwise, what has been settled."""
-        worker, requests = self._any_worker(), self._requests()
-        if worker is None or not requests:
-            return
-        request_id, run_id = self.chance.choice(requests)
+        superseded: list[tuple[RequestId, RunId]] = []
+        settled: list[tuple[RequestId, RunId]] = []
+        for request_id, run_id in self._requests():
+            run = self.world.auditor.runs[run_id].shadow
+            attempt = run.attempts.get(run.requests.get(request_id, ""))  # type: ignore[call-overload]
+            if attempt is not None and attempt.settled_at_ms is None and attempt.state == "queued" and attempt.never_began:
+                self._errand(self._say_once_superseded(request_id, run_id))
+            if attempt is not None and attempt.request_id not in {None, request_id}:
+                superseded.append((request_id, run_id))
+            elif attempt is not None and attempt.settled_at_ms is not None:
+                settled.append((request_id, run_id))
+        worker, requests = self._any_worker(), superseded or settled
+        if worker is not None and requests:
+            request_id, run_id = self.chance.choice(requests)
+            owner = self.world.auditor.runs[run_id].shadow
+            own = [other for other in self.world.workers() if other.is_up and _scope(owner) == _scope(other.scope)]
+            self._say(self.chance.choice(own or [worker]), self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
+
+    async def _say_once_superseded(self, request_id: RequestId, run_id: RunId) -> None:
+        """What never began is sent again; then somebody answers under the request it was first sent under."""
         run = self.world.auditor.runs[run_id].shadow
-        attempt = run.attempts.get(run.requests.get(request_id, ""))  # type: ignore[call-overload]
-        if attempt is not None and (attempt.settled_at_ms is not None or attempt.request_id not in {None, request_id}):
-            self._say(worker, self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
+        attempt = run.attempts[run.requests[request_id]]
+        for _ in range(400):
+            await asyncio.sleep(0.02)
+            if attempt.settled_at_ms is not None or (attempt.state == "authorized" and attempt.request_id != request_id):
+                break
+        for worker in self.world.workers():
+            if worker.is_up and _scope(run) == _scope(worker.scope):
+                self._say(worker, self._answer(request_id, run_id))
+                return
 
     def mistake(self) -> None:
         """A worker answers what it executes under another generation than it was given."""
@@ -416,6 +438,10 @@ class Life:
         acknowledgement.pop("status")
         first = self._acknowledged.setdefault((workspace, command.idempotency_key), acknowledgement)
         assert first == acknowledgement, f"invariant 21: the second answer is {acknowledgement}, the first was {first}"
+
+
+def _scope(of: Any) -> tuple[str, str]:
+    return of.workspace, of.application
 
 
 ACTS: dict[str, Act] = {

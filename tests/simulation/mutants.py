@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{ENGINE}.runs",
         "        if isinstance(decision, Refusal):\n            return decision\n",
         "        if isinstance(decision, Refusal):\n            if decision.code == 'not_cancellable':\n"
-        "                self.submit(live, Unit((self.write(live, [], now_ms, new=False),)))\n            return decision\n",
+        "                self.submit(live, Unit((self.write(live, [], [], now_ms, new=False),)))\n            return decision\n",
     ),
     _one(
         "an operator's key is forgotten",
@@ -450,7 +450,7 @@ def hunt(name: str, first: int, seeds: int) -> int:
 def main(words: list[str] | None = None) -> int:
     """Returns 1 if a mutant lives."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants")
-    parser.add_argument("--seeds", type=int, default=300, help="how many schedules each mutant must live through to escape")
+    parser.add_argument("--seeds", type=int, default=600, help="how many schedules each mutant must live through to escape")
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default=None, help="mutants whose name holds this")

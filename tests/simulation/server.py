@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -98,7 +99,9 @@ class SimulatedServer:
         auditor: Auditor,
         conditions: Conditions,
         trace: Callable[[str], None],
+        fail: Callable[[str, str], None],
     ) -> None:
+        self._fail = fail
         self.loop = loop
         self.wall = wall
         self.disk = disk
@@ -217,6 +220,9 @@ class SimulatedServer:
                 answer = await request(life.engine)
             except StorageUnavailable as error:
                 answer = error
+            except Exception as error:  # whatever else comes out of the engine is a defect
+                self._fail(f"a request failed: {error!r}", traceback.format_exc())
+                raise
             if not answered.done():
                 answered.set_result(answer)
 

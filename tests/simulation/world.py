@@ -171,6 +171,7 @@ class World:
             auditor=self.auditor,
             conditions=self.conditions,
             trace=self.trace,
+            fail=self.verdicts.fail,
         )
         self.connector = Connector(self.server.open_wire)
         self.deployments = [Deployment(scope, random.Random(f"code/{seed}/{index}")) for index, scope in enumerate(SCOPES)]
