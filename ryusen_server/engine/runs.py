@@ -322,4 +322,5 @@ def _is_wanted(run: Run, effect: SendDiscovery | SendAttempt) -> bool:
 def _is_idle(live: LiveRun) -> bool:
     attempt = live.run.current_attempt()
     out = live.run.dispatch is not None or (attempt is not None and attempt.state == "authorized")
-    return live.uncommitted == 0 and not out
+    paced = live.run.discovery_repeats > 0  # known to the memory alone: read again it would go at once, and be refused at once, for ever
+    return live.uncommitted == 0 and not out and not paced
