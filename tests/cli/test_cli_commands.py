@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -167,14 +168,15 @@ def test_what_makes_no_sense_ends_with_2_and_a_document(arguments: tuple[str, ..
     "arguments", [("send", "a"), ("runs", "ls"), ("runs", "show", "r"), ("runs", "cancel", "r"), ("workers", "ls"), ("runs", "tail", "r")]
 )
 def test_no_server_ends_with_3_and_says_what_to_type(arguments: tuple[str, ...]) -> None:
-    with told(lambda *_: None) as server:
-        url = server.url
-    done = ryusen(*arguments, "--url", url)
-    assert done.returncode == 3
-    assert done.stdout == b""
-    assert url.encode() in done.stderr
-    assert b"ryusen dev" in done.stderr
-    assert json.loads(ryusen(*arguments, "--url", url, "--json").stdout)["code"] == "unreachable"
+    with socket.socket() as held:  # bound and not listening: nobody else can answer there meanwhile
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        done = ryusen(*arguments, "--url", url)
+        assert done.returncode == 3
+        assert done.stdout == b""
+        assert url.encode() in done.stderr
+        assert b"ryusen dev" in done.stderr
+        assert json.loads(ryusen(*arguments, "--url", url, "--json").stdout)["code"] == "unreachable"
 
 
 def test_the_url_comes_from_the_environment_too() -> None:
