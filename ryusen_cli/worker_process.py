@@ -34,13 +34,13 @@ def preload() -> None:
 
 def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None]) -> int:
     """Serve the target until a signal or the server's word ends it. Returns the exit code."""
-    from ryusen_sdk.errors import RyusenError, TargetError
+    from ryusen_sdk.errors import RequestRefused, RyusenError, TargetError, WorkerError
     from ryusen_sdk.target import load_target
 
     try:
         app = load_target(order.target)
     except TargetError as error:
-        tell(messages.Failed(str(error), at_import=True))
+        tell(messages.Failed(str(error), at_import=True, leads_nowhere=not error.at_import))
         return int(Exit.ERROR)
     if order.workspace is not None and order.workspace != app.workspace:
         said = f"{order.target} belongs to workspace {app.workspace!r}, not {order.workspace!r}"
@@ -49,9 +49,12 @@ def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None])
     tell(messages.Imported(app.application, app.workspace, project_files(), _example(app)))
     try:
         return _serve(app, order, lambda change: _pass_on(change, tell))
+    except (WorkerError, RequestRefused) as refused:
+        tell(messages.Failed(str(refused)))
+        return int(Exit.REFUSED)
     except RyusenError as error:
         tell(messages.Failed(str(error)))
-        return int(Exit.REFUSED)
+        return int(Exit.ERROR)
 
 
 def _serve(app: Ryusen, order: messages.RunWorker, on_status: Callable[[WorkerStatus], None]) -> int:

@@ -133,7 +133,14 @@ class StepFailed(RyusenError):
 
 
 class TargetError(RyusenError):
-    """A TARGET that leads to no `Ryusen` object. The message names the place and the fix."""
+    """A TARGET that leads to no `Ryusen` object. The message names the place and the fix.
+
+    `at_import`: the code was found, and raised while it was imported.
+    """
+
+    def __init__(self, message: str, *, at_import: bool = False) -> None:
+        super().__init__(message)
+        self.at_import = at_import
 
 
 class WorkerError(RyusenError):

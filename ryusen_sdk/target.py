@@ -30,7 +30,7 @@ def load_target(target: str) -> Ryusen:
         app.load()
     except BaseException as error:
         _reraise_exit(error)
-        raise TargetError(_failed_import(f"a module included by {target}", error)) from error
+        raise TargetError(_failed_import(f"a module included by {target}", error), at_import=True) from error
     return app
 
 
@@ -46,7 +46,7 @@ def _import(text: str) -> ModuleType:
         _reraise_exit(error)
         if isinstance(error, ModuleNotFoundError) and error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise TargetError(_not_found(text, name)) from None
-        raise TargetError(_failed_import(text, error)) from error
+        raise TargetError(_failed_import(text, error), at_import=True) from error
 
 
 def _module_of_path(path: Path) -> str:
@@ -83,7 +83,7 @@ def _load_file(path: Path) -> str:
     except BaseException as error:
         del sys.modules[name]
         _reraise_exit(error)
-        raise TargetError(_failed_import(str(path), error)) from error
+        raise TargetError(_failed_import(str(path), error), at_import=True) from error
     return name
 
 

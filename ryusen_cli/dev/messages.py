@@ -76,11 +76,15 @@ class Noted(msgspec.Struct, frozen=True, tag_field="type", tag="noted"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
-    """The child cannot do what it was told, and ends. `at_import`: the user's code did not load."""
+    """The child cannot do what it was told, and ends.
+
+    `at_import`: the user's code did not load. `leads_nowhere`: the target names nothing that could be loaded.
+    """
 
     message: str
     hint: str | None = None
     at_import: bool = False
+    leads_nowhere: bool = False
 
 
 Fact = Listening | Imported | Registered | Away | Noted | Failed

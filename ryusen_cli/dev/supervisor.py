@@ -268,6 +268,9 @@ class Supervisor:
                 self._worker_registered(target, key, fact)
             case messages.Away(reason, retry_in_ms):
                 self._say(f"{target.name}: no connection: {reason}; trying again in {retry_in_ms / 1_000:.1f} s", is_trouble=True)
+            case messages.Failed(message, hint, leads_nowhere=True) if not target.was_seen.is_set():
+                # Nobody is about to save what was never there: a slip in the command line is said at once.
+                self._give_up(CliError(message, hint=hint, code="target"))
             case messages.Failed(message, hint, at_import):
                 if at_import:
                     target.slot.import_failed(key)

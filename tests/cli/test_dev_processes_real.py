@@ -289,6 +289,31 @@ def test_a_target_that_does_not_load_says_why(tmp_path: Path, target: str, text:
     assert said in json.loads(done.stdout)["detail"]
 
 
+@pytest.mark.parametrize(
+    ("target", "text", "said"),
+    [
+        ("missing.py", None, "no file missing.py"),
+        ("missing", None, "no module 'missing'"),
+        ("app.py", "x = 1\n", "no Ryusen object"),
+        ("app.py:other", APP, "nothing named 'other'"),
+    ],
+)
+def test_dev_ends_at_once_if_its_target_leads_nowhere(tmp_path: Path, target: str, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "app.py").write_text(text)
+    done = ryusen("dev", target, "--port", "0", "--ephemeral", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert said in json.loads(done.stdout)["detail"]
+
+
+def test_a_function_that_cannot_be_served_is_no_refusal_of_the_server(tmp_path: Path) -> None:
+    text = APP.replace("import Ryusen", "import Event, Ryusen").replace("fulfil(event,", 'fulfil(event: "Event[Nowhere]",')
+    (tmp_path / "app.py").write_text(text)
+    done = ryusen("worker", "app.py", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Nowhere" in json.loads(done.stdout)["detail"]
+
+
 def test_a_worker_without_a_server_says_so_and_waits(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with socket.socket() as unused:
