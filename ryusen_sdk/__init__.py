@@ -41,7 +41,7 @@ from ryusen_sdk.options import Compensate, Retry
 from ryusen_sdk.step import Step, SyncStep
 
 if TYPE_CHECKING:
-    from ryusen_sdk.client import AsyncClient, Client
+    from ryusen_sdk.client import AsyncClient, Client, result_of
     from ryusen_sdk.status import WorkerStatus
 
 __all__ = [
@@ -74,10 +74,11 @@ __all__ = [
     "WorkerReplaced",
     "WorkerStatus",
     "operation",
+    "result_of",
     "run_logger",
 ]
 
-_LAZY = {"AsyncClient": "client", "Client": "client", "WorkerStatus": "status"}
+_LAZY = {"AsyncClient": "client", "Client": "client", "result_of": "client", "WorkerStatus": "status"}
 
 
 def __getattr__(name: str) -> object:

@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from typing_extensions import TypedDict
 
-from ryusen_protocol.api import Attention, CancelReceipt, EventReceipt, Page, Recovery, RunDetail, RunOutcome, RunStatus, RunSummary
+from ryusen_protocol.api import (
+    JSON_NULL,
+    Attention,
+    CancelReceipt,
+    EventReceipt,
+    EventRun,
+    Page,
+    Recovery,
+    RunDetail,
+    RunOutcome,
+    RunStatus,
+    RunSummary,
+)
 from ryusen_protocol.client import Api, ApiProblem, Request, UnreadableAnswer
 from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.limits import LONG_POLL_MS_MAX
 from ryusen_sdk.app import DEFAULT_URL
+from ryusen_sdk.convert import from_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, RequestRefused, ServerUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from ryusen_sdk.options import Span
@@ -51,14 +66,13 @@ class Client:
     """
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
-        self._api = Api(workspace, token)
+        self._api = _api(url, workspace, token)
         self._http = httpx.Client(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
 
     def send(
         self,
         name: str,
         data: object = None,
-        *,
         key: str | None = None,
         metadata: dict[str, str] | None = None,
         wait: Span | None = None,
@@ -66,28 +80,30 @@ class Client:
         """Submits an event and returns the acknowledgement. `bytes` are sent as they are, anything else as JSON.
 
         With a `key` it may be sent again: the server keeps one event for each key. With `wait` the answer comes when every run of the
-        event has ended, or at that time, and carries the runs. Raises `ConversionError` for data that is not JSON.
+        event has ended, or at that time, and carries the runs; `result_of` reads their results. Raises `ConversionError` for data that
+        is not JSON.
         """
         remaining = _Remaining(wait)
-        receipt = self._call(_event(self._api, name, data, key, metadata, remaining.next_ms()))
+        receipt = self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
+        event_id = receipt.event_id
         while remaining.is_worth_asking(receipt):
-            detail = self._call(self._api.get_event(receipt.event_id, wait_ms=remaining.next_ms()))
+            detail = self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
     def runs(self, *, limit: int | None = None, cursor: str | None = None, **only: Unpack[RunFilter]) -> Page[RunSummary]:
         """Runs, newest first."""
-        return self._call(self._api.list_runs(limit=limit, cursor=cursor, **only))
+        return self._call(lambda api: api.list_runs(limit=limit, cursor=cursor, **only))
 
     def run(self, run_id: str) -> RunDetail:
-        """One run in full."""
-        return self._call(self._api.get_run(run_id))
+        """One run in full; `result_of` reads its result."""
+        return self._call(lambda api: api.get_run(run_id))
 
     def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:
         """The run once it has ended. Raises `TimeoutError` after `timeout`; without one it waits as long as it takes."""
         remaining = _Remaining(timeout, is_endless=timeout is None)
         while True:
-            run = self._call(self._api.get_run(run_id, wait_ms=remaining.next_ms()))
+            run = self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
             if run.status == "ended":
                 return run
             if remaining.is_over:
@@ -95,7 +111,7 @@ class Client:
 
     def cancel(self, run_id: str) -> CancelReceipt:
         """Asks a run to stop. Safe to send again."""
-        return self._call(self._api.cancel(run_id))
+        return self._call(lambda api: api.cancel(run_id))
 
     def close(self) -> None:
         self._http.close()
@@ -106,7 +122,8 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _call(self, request: Request[T]) -> T:
+    def _call(self, build: Callable[[Api], Request[T]]) -> T:
+        request = _request(self._api, build)
         try:
             answer = self._http.send(_built(self._http, request))
         except httpx.TransportError as error:
@@ -118,39 +135,39 @@ class AsyncClient:
     """The same for `asyncio`. Use it as an async context manager, or `aclose` it."""
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
-        self._api = Api(workspace, token)
+        self._api = _api(url, workspace, token)
         self._http = httpx.AsyncClient(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
 
     async def send(
         self,
         name: str,
         data: object = None,
-        *,
         key: str | None = None,
         metadata: dict[str, str] | None = None,
         wait: Span | None = None,
     ) -> EventReceipt:
         """As `Client.send`."""
         remaining = _Remaining(wait)
-        receipt = await self._call(_event(self._api, name, data, key, metadata, remaining.next_ms()))
+        receipt = await self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
+        event_id = receipt.event_id
         while remaining.is_worth_asking(receipt):
-            detail = await self._call(self._api.get_event(receipt.event_id, wait_ms=remaining.next_ms()))
+            detail = await self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
     async def runs(self, *, limit: int | None = None, cursor: str | None = None, **only: Unpack[RunFilter]) -> Page[RunSummary]:
         """As `Client.runs`."""
-        return await self._call(self._api.list_runs(limit=limit, cursor=cursor, **only))
+        return await self._call(lambda api: api.list_runs(limit=limit, cursor=cursor, **only))
 
     async def run(self, run_id: str) -> RunDetail:
         """As `Client.run`."""
-        return await self._call(self._api.get_run(run_id))
+        return await self._call(lambda api: api.get_run(run_id))
 
     async def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:  # noqa: ASYNC109 - bounds the run, not the call
         """As `Client.wait`."""
         remaining = _Remaining(timeout, is_endless=timeout is None)
         while True:
-            run = await self._call(self._api.get_run(run_id, wait_ms=remaining.next_ms()))
+            run = await self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
             if run.status == "ended":
                 return run
             if remaining.is_over:
@@ -158,7 +175,7 @@ class AsyncClient:
 
     async def cancel(self, run_id: str) -> CancelReceipt:
         """As `Client.cancel`."""
-        return await self._call(self._api.cancel(run_id))
+        return await self._call(lambda api: api.cancel(run_id))
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -169,7 +186,8 @@ class AsyncClient:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
 
-    async def _call(self, request: Request[T]) -> T:
+    async def _call(self, build: Callable[[Api], Request[T]]) -> T:
+        request = _request(self._api, build)
         try:
             answer = await self._http.send(_built(self._http, request))
         except httpx.TransportError as error:
@@ -202,6 +220,31 @@ class _Remaining:
             return False
         runs = receipt.runs if not isinstance(receipt.runs, msgspec.UnsetType) else []
         return receipt.expansion == "pending" or len(runs) < receipt.matched or any(run.status != "ended" for run in runs)
+
+
+def result_of(run: EventRun | RunDetail) -> Any:
+    """The result of a run as Python data; `None` while there is none. Raises `ConversionError` for one that Python cannot hold exactly."""
+    return None if bytes(run.result) == bytes(JSON_NULL) else from_wire(run.result)
+
+
+def _api(url: str, workspace: str, token: str | None) -> Api:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise MisuseError(f"{url!r} is no server address; write http://HOST:PORT or https://HOST:PORT")
+    try:
+        return Api(workspace, token)
+    except ValueError as refused:
+        raise MisuseError(str(refused)) from None
+
+
+def _request(api: Api, build: Callable[[Api], Request[T]]) -> Request[T]:
+    """The request, or what no request can be made of."""
+    try:
+        return build(api)
+    except UnicodeEncodeError:
+        raise MisuseError("a name, key, id or metadata is not valid Unicode: it has a lone surrogate") from None
+    except ValueError as refused:
+        raise MisuseError(str(refused)) from None
 
 
 def _event(

@@ -74,7 +74,7 @@ PUBLIC = {
         "Manifest",
     ),
     *("Failure", "Terminal", "StepFailed", "RyusenError", "ConversionError", "DefinitionError", "DuplicateFunction", "MisuseError"),
-    *("Client", "AsyncClient", "ClientError", "RequestRefused", "ServerUnreachable"),
+    *("Client", "AsyncClient", "result_of", "ClientError", "RequestRefused", "ServerUnreachable"),
     *("TargetError", "WorkerError", "WorkerReplaced", "WorkerStatus", "RegistrationRejected"),
 }
 EFFECTS = {"run"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ryusen_sdk import AsyncClient, Client, ConversionError, MisuseError, RequestRefused, ServerUnreachable
+from ryusen_sdk import AsyncClient, Client, ConversionError, MisuseError, RequestRefused, ServerUnreachable, result_of
 from tests.sdk.http_peer import Answer, Asked, HttpPeer, http_peer, problem
 
 RECEIPT: dict[str, Any] = {"event_id": "ev_1", "status": "created", "routing_generation": "rg_1", "matched": 1, "expansion": "pending"}
@@ -182,3 +182,46 @@ async def test_a_bad_wait_is_told(kind: str) -> None:
     async with http_peer(lambda _: (201, RECEIPT)) as peer:
         with pytest.raises(MisuseError):
             await with_client(peer, kind, lambda client: client.send("x", 1, wait="soon"))
+
+
+@both
+async def test_a_result_is_read_as_python_data(kind: str) -> None:
+    tagged = {"type": "object", "value": {"n": {"type": "u64", "value": "18446744073709551615"}, "b": {"type": "bytes", "value": "AAE="}}}
+    runs = [{**event_run("ended"), "result": tagged}, {**event_run("ended"), "result": {"type": "null"}}, event_run("running")]
+    async with http_peer(lambda _: (201, {**RECEIPT, "runs": runs})) as peer:
+        receipt = await with_client(peer, kind, lambda client: client.send("x", None, wait="0s"))
+        assert [result_of(one) for one in receipt.runs] == [{"n": 2**64 - 1, "b": b"\x00\x01"}, None, None]
+    async with http_peer(lambda _: (200, {**detail("ended"), "result": tagged})) as peer:
+        assert result_of(await with_client(peer, kind, lambda client: client.run("rn_1")))["n"] == 2**64 - 1
+
+
+@both
+async def test_key_metadata_and_wait_may_follow_in_their_places(kind: str) -> None:
+    async with http_peer(lambda _: (201, RECEIPT)) as peer:
+        await with_client(peer, kind, lambda client: client.send("x", 1, "k", {"a": "b"}, None))
+        assert peer.asked[0].json == {"name": "x", "data": 1, "metadata": {"a": "b"}, "idempotency_key": "k"}
+
+
+@both
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.send("\ud800"),
+        lambda client: client.send("x", 1, key="\ud800"),
+        lambda client: client.send("x", b"", metadata={"a": "\ud800"}),
+        lambda client: client.run(""),
+        lambda client: client.cancel("\ud800"),
+    ],
+)
+async def test_what_no_request_can_be_made_of_is_misuse(kind: str, call: Callable[[Any], Any]) -> None:
+    async with http_peer(lambda _: (201, RECEIPT)) as peer:
+        with pytest.raises(MisuseError):
+            await with_client(peer, kind, call)
+        assert peer.asked == []
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("options", [{"url": "nonsense"}, {"url": "127.0.0.1:7878"}, {"workspace": ""}, {"token": "line\n"}])
+def test_a_client_that_could_reach_nothing_is_misuse(kind: type[Any], options: dict[str, str]) -> None:
+    with pytest.raises(MisuseError):
+        kind(**options)
