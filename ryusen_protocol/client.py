@@ -345,5 +345,8 @@ def _json_text(data: bytes) -> msgspec.Raw:
     try:
         msgspec.json.decode(data)
     except _UNREADABLE as error:
-        raise ValueError(f"the data is not JSON: {error}") from error
+        from ryusen_protocol import strict_json  # only to explain: most data is JSON, and a short command starts sooner
+
+        why = "the document is empty" if not data.strip() else strict_json.reason(data, error)
+        raise ValueError(f"the data is not JSON: {why}") from error
     return msgspec.Raw(data)

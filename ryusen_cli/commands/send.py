@@ -91,7 +91,7 @@ def _finish(client: Client, receipt: EventReceipt, text: bytes, deadline: float)
         _print_receipt(client, receipt)
         _print_runs(client, runs)
         if exit_code is Exit.TIMED_OUT:
-            client.output.note(f"not all runs have ended; look again with: ryusen events show {receipt.event_id}")
+            client.output.note(f"not all runs have ended; look again with: {client.typed('events', 'show', receipt.event_id)}")
     raise typer.Exit(exit_code)
 
 

@@ -77,6 +77,14 @@ def test_data_that_is_not_one_json_text_never_enters_the_body(text: bytes):
         API.send_event("e", data=text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [(b" ", "is empty"), (b'"\\ud800"', "lone surrogate"), (b"[NaN]", "NaN is not"), (b"{bad", "line 1, column 2")]
+)
+def test_data_that_is_not_json_is_told_with_what_is_wrong(text: bytes, why: str):
+    with pytest.raises(ValueError, match=why):
+        API.send_event("e", data=text)
+
+
 def test_an_event_has_exactly_one_payload():
     with pytest.raises(ValueError, match="exactly one"):
         API.send_event("e")
