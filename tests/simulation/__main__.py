@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.simulation.coverage import coverage
+from tests.simulation.life import TRANSITIONS_MIN
 from tests.simulation.options import Options
 from tests.simulation.simulate import Result, simulate
 
@@ -78,7 +79,7 @@ def main(words: list[str] | None = None) -> int:
     for result in results(given):
         schedules += 1
         transitions += result.transitions
-        short += result.transitions < 40
+        short += result.transitions < TRANSITIONS_MIN
         callbacks += result.callbacks
         lives += result.lives
         edges.update(result.edges)
@@ -94,10 +95,9 @@ def main(words: list[str] | None = None) -> int:
                 break
     took = time.perf_counter() - began
     reached = coverage(edges)
-    print(
-        f"schedules {schedules}, of them {short} of less than 40 transitions; transitions {transitions}; callbacks {callbacks}; lives {lives}"
-    )
-    print(f"states × commands reached {reached.reached} of {reached.possible} ({reached.share:.1%}); {took:.0f} s")
+    print(f"schedules {schedules}, of them {short} of less than {TRANSITIONS_MIN} transitions; transitions {transitions}")
+    print(f"callbacks {callbacks}; lives of the server {lives}; {took:.0f} s")
+    print(f"commands in states reached {reached.reached} of {reached.possible} ({reached.share:.1%})")
     print("ends: " + ", ".join(f"{name} {count}" for name, count in outcomes.most_common()))
     if schedules > 1 and reached.missing:
         print("not reached: " + ", ".join(reached.missing))

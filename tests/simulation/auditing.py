@@ -1,8 +1,8 @@
 """Holds every transition of every run against the project's invariants, from what is durable and what was seen to leave the server.
 
 The auditor keeps its own fold of each run's committed history and a `Watch` over it (the checks are those of the core's tests, and
-never ask the engine). It is told of each decision before it is committed, so that each committed transaction must be one that somebody decided,
-and counts which command met which state.
+never ask the engine). It is told of each decision before it is committed, so that each committed transaction must be one that somebody
+decided, and counts which command met which state.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ryusen_protocol.outcome import DefinitionBlocked, RejectedBeforeStart
 from ryusen_server.core import evolve as folding
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
+from ryusen_server.core.commands.lose_contact import LoseContact
+from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
 from ryusen_server.core.decide import Command
@@ -96,7 +98,7 @@ class Auditor:
     def observed(self, run: Run, command: Command, at_ms: int, answer: Decision | Refusal) -> None:
         """A command was decided; nothing of it is durable yet."""
         word = word_of(command, answer)
-        self.edges[f"{state_of(run)} × {word}"] += 1
+        self.edges[f"{state_of(run)}: {word}"] += 1
         if isinstance(answer, Refusal):
             self.refusals[answer.code] += 1
             return
@@ -218,6 +220,9 @@ class Auditor:
                 watch.proofs.add(command.request_id)
             case _:
                 pass
+        self._note_records(audit, seen, at_ms)
+
+    def _note_records(self, audit: RunAudit, seen: Observed, at_ms: int) -> None:
         failed: AttemptSettled | None = None
         for record in seen.records:
             if isinstance(record, AttemptQueued) and failed is not None:
@@ -328,6 +333,8 @@ def word_of(command: Command, answer: Decision | Refusal) -> str:
     if isinstance(command, ResolveAttempt):
         refused = isinstance(answer, Refusal) and answer.code == "stale"
         return f"{name}({'refused' if refused else type(command.resolution).__name__})"
+    if isinstance(command, LoseContact | LoseDiscovery | NeverBegan) and isinstance(answer, Decision):
+        return name if answer.records or answer.notes else f"{name}(late)"
     outcome = getattr(command, "outcome", None)
     if outcome is None or isinstance(answer, Refusal):
         return name

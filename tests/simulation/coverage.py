@@ -1,7 +1,7 @@
 """Which command can meet a run in which state, and how many of these meetings a simulation has reached.
 
-A command is not listed for states the engine cannot send it in: work is started only when it is queued, and a loss or a proof is told only of
-what is out. Reached meetings that are not listed are told, so that the list cannot quietly fall behind.
+A command is not listed for states the engine cannot send it in: work is started only when it is queued, and a loss or a proof is told
+only of what is out. Reached meetings that are not listed are told, so that the list cannot quietly fall behind.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ MEETINGS: dict[str, tuple[str, ...]] = {
     "AnswerDiscovery(uncaught)": PASS_OUT,
     "AnswerDiscovery(definition_blocked)": PASS_OUT,
     "AnswerDiscovery(rejected_before_start)": PASS_OUT,
-    "AnswerDiscovery(late)": ("running, pass queued", "running, pass out", "running, authorized", "compensating, authorized", "ended"),
+    "AnswerDiscovery(late)": STATES,
     "AnswerAttempt(succeeded)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(callback_failed)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(target_not_found)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(rejected_before_start)": AUTHORIZED,
     "AnswerAttempt(late)": STATES,
     "LoseDiscovery": PASS_OUT,
+    "LoseDiscovery(late)": ("running, pass queued", "running, authorized", "compensating, queued", "compensating, authorized", "ended"),
     "LoseContact": AUTHORIZED,
     "NeverBegan": AUTHORIZED,
     "Cancel": STATES,
@@ -40,7 +41,7 @@ MEETINGS: dict[str, tuple[str, ...]] = {
     "ResolveAttempt(SupplySuccess)": UNKNOWN,
     "ResolveAttempt(DeclareFailure)": UNKNOWN,
     "ResolveAttempt(AuthorizeRetry)": UNKNOWN,
-    "ResolveAttempt(refused)": ("running, pass out", "running, queued", *AUTHORIZED, "compensating, queued", "ended"),
+    "ResolveAttempt(refused)": STATES,
 }
 
 
@@ -59,6 +60,6 @@ class Coverage(msgspec.Struct, frozen=True):
 
 def coverage(edges: Counter[str]) -> Coverage:
     """Holds what was reached against what is possible."""
-    possible = [f"{state} × {word}" for word, states in MEETINGS.items() for state in states]
+    possible = [f"{state}: {word}" for word, states in MEETINGS.items() for state in states]
     missing = [edge for edge in possible if not edges[edge]]
     return Coverage(len(possible) - len(missing), len(possible), missing, sorted(set(edges) - set(possible)))

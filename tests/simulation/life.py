@@ -27,6 +27,7 @@ from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment
 
 TRANSITIONS_MIN = 40
 """A life that has seen fewer by the end of its acts goes on."""
+MORE_ACTS_MAX = 400
 
 Act = Callable[["Life"], None]
 
@@ -54,7 +55,7 @@ class Life:
         await asyncio.sleep(0.2)
         acts = list(world.temper.weights)
         weights = list(world.temper.weights.values())
-        for index in range(4 * world.options.steps):
+        for index in range(world.options.steps + MORE_ACTS_MAX):
             if index >= world.options.steps and world.auditor.transitions >= TRANSITIONS_MIN:
                 break
             name = self.chance.choices(acts, weights)[0]

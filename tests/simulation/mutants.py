@@ -140,8 +140,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "an answer is acknowledged before its commit",
         "durable before it is acknowledged",
         f"{ENGINE}.sessions",
-        "                self._acknowledge(instance, outcome.request_id, disposition, None)\n\n        self._runs.when_durable(live, acknowledge)",
-        "                self._acknowledge(instance, outcome.request_id, disposition, None)\n\n        acknowledge(None)",
+        "outcome.request_id, disposition, None)\n\n        self._runs.when_durable(live, acknowledge)",
+        "outcome.request_id, disposition, None)\n\n        acknowledge(None)",
     ),
     _one(
         "an answered step is declared again",
@@ -155,7 +155,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "9: ambiguity never restarts itself",
         f"{CORE}.commands.lose_contact",
         "        decision.add(AttemptUnknown(attempt.attempt_id, command.reason))",
-        "        from ryusen_server.core.records import AttemptRequeued\n\n        decision.add(AttemptRequeued(attempt.attempt_id, command.reason, 0))",
+        "        from ryusen_server.core.records import AttemptRequeued\n\n"
+        "        decision.add(AttemptRequeued(attempt.attempt_id, command.reason, 0))",
     ),
     _one(
         "a stop leaves what is queued",
@@ -196,7 +197,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second stop takes the first one's place",
         "11: a stop reason is written once",
         f"{CORE}.commands.request_stop",
-        '    if run.status == "stopping" or (run.stop is not None and run.stop.reason == "cancelled"):\n        return Decision(replayed=True)\n',
+        '    if run.status == "stopping" or (run.stop is not None and run.stop.reason == "cancelled"):\n'
+        "        return Decision(replayed=True)\n",
         '    if run.status == "stopping":\n        return _stop(run, "cancelled", command.by, moment)\n',
     ),
     _one(
@@ -338,7 +340,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "another application's answer counts",
         "27: nothing crosses scopes",
         f"{ENGINE}.sessions",
-        '        run = live.run\n        if Scope(run.workspace, run.application) != instance.scope:\n            self._acknowledge(instance, outcome.request_id, "discarded", None)\n            return\n',
+        "        run = live.run\n        if Scope(run.workspace, run.application) != instance.scope:\n"
+        '            self._acknowledge(instance, outcome.request_id, "discarded", None)\n            return\n',
         "",
     ),
     _one(

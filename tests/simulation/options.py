@@ -83,7 +83,7 @@ TROUBLES = (
 def temper(seed: int, options: Options) -> Temper:
     """Each seed has its own mixture, so that troubles meet in many proportions."""
     chance = random.Random(f"temper/{seed}")
-    weights = {"submit": chance.choice((10, 16, 24)), "wait": chance.choice((2, 6)), "mend": 6, "worker": 6, "cancel": 3}
+    weights = {"submit": chance.choice((10, 16, 24)), "wait": chance.choice((2, 6)), "mend": 6, "worker": 6, "cancel": 3, "publish": 1}
     for trouble in TROUBLES:
         if chance.random() < 0.6:
             weights[trouble] = weights.get(trouble, 0) + chance.choice((1, 1, 2, 4))

@@ -158,43 +158,44 @@ def without_repeats(program: Program) -> Program:
 def function_of(program: Program, outside: Outside, worker: Any) -> Callable[[Any, Any], Awaitable[object]]:
     """The SDK function that a program is, for the code of one worker."""
 
-    async def call(step: Any, node: Call, done: list[str]) -> None:
-        async def act() -> object:
-            return await outside.perform(worker, node.step_id, None)
-
-        async def undo(result: object) -> object:
-            return await outside.perform(worker, node.step_id, result)
-
-        own = None if node.undo_timeout_ms is None else node.undo_timeout_ms / 1000
-        try:
-            await step.run(
-                node.step_id,
-                act,
-                compensate=Compensate(undo, retry=_retry(node.undo_ways, node.first_ms), timeout=own) if node.undo else None,
-                retry=_retry(node.ways, node.first_ms),
-                timeout=None if node.timeout_ms is None else node.timeout_ms / 1000,
-            )
-            done.append(node.step_id)
-        except StepFailed:
-            if not node.caught:
-                raise
-
     async def body(event: Any, step: Any) -> object:
         del event
         done: list[str] = []
         for node in program.nodes:
             match node:
                 case Call():
-                    await call(step, node, done)
+                    await _call(step, node, done, outside, worker)
                 case Fork():
                     if outside.ambient(worker):
                         for inner in node.inside:
-                            await call(step, inner, done)
+                            await _call(step, inner, done, outside, worker)
                 case Escape():
                     raise Escaped(node.message)
         return list(done) if program.portable else object()
 
     return body
+
+
+async def _call(step: Any, node: Call, done: list[str], outside: Outside, worker: Any) -> None:
+    async def act() -> object:
+        return await outside.perform(worker, node.step_id, None)
+
+    async def undo(result: object) -> object:
+        return await outside.perform(worker, node.step_id, result)
+
+    own = None if node.undo_timeout_ms is None else node.undo_timeout_ms / 1000
+    try:
+        await step.run(
+            node.step_id,
+            act,
+            compensate=Compensate(undo, retry=_retry(node.undo_ways, node.first_ms), timeout=own) if node.undo else None,
+            retry=_retry(node.ways, node.first_ms),
+            timeout=None if node.timeout_ms is None else node.timeout_ms / 1000,
+        )
+        done.append(node.step_id)
+    except StepFailed:
+        if not node.caught:
+            raise
 
 
 _RETRIES: dict[tuple[int, int], Retry] = {}

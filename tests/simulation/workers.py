@@ -169,7 +169,7 @@ class _NoPool:
 
 
 def _line(session: Session, manifest: Manifest, host: Host, loop: SimulatedLoop) -> Line:
-    with mock.patch.object(line_module.asyncio, "new_event_loop", lambda: loop):
+    with mock.patch.object(line_module.asyncio, "new_event_loop", return_value=loop):
         return Line(Server("http://simulated", "ws://simulated", None, publishes=False), session, manifest, host, _ignore, Timings())
 
 

@@ -61,7 +61,7 @@ class Deployment:
     def _release(self, programs: dict[str, Program], *, versioned: bool) -> Release:
         self.releases += 1
         chance = self.chance
-        triggers = {name: tuple(event for event in EVENT_NAMES if chance.random() < 0.5) for name in programs}
+        triggers = {name: tuple(event for event in EVENT_NAMES if chance.random() < 0.5) or EVENT_NAMES[:1] for name in programs}
         timeouts = {name: chance.choice((None, None, None, 2_000, 15_000, 60_000)) for name in programs}
         return Release(f"r{self.releases}" if versioned else None, programs, triggers, timeouts)
 
