@@ -303,8 +303,8 @@ async def test_of_two_generations_the_successor_alone_counts_also_over_a_restart
         old.desk = at
         assert (await old.attempts())[0] == (1, "retry_authorized")
         assert [generation for generation, _ in await old.attempts()] == [1, 2]
-        await old.replayed(RETRY, first)
         new = Case(at, await at.invoked())
+        await old.replayed(RETRY, first)
         assert new.target["attempt_generation"] == 2
         new.attempt_id = first["successor"]["attempt_id"]
         if late_first:
