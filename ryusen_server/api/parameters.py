@@ -22,6 +22,8 @@ PAGE_ITEMS_DEFAULT: Final = 50
 PAGE_ITEMS_MAX: Final = 500
 _POSITION_MAX: Final = 2**63 - 1
 _AT: Final = re.compile(r"(.*) - at `(.*)`", re.DOTALL)
+_TOO_LONG: Final = re.compile(r"Expected `(\w+)` of length <= (\d+)")
+_UNITS: Final = {"object": "pairs", "array": "items"}
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -131,4 +133,12 @@ def document(call: Call, shape: type[T], *, bytes_max: int) -> T:
     except msgspec.DecodeError as refused:
         found = _AT.fullmatch(str(refused))
         why, path = (str(refused), "$") if found is None else (found[1], found[2])
+        too_long = _TOO_LONG.search(why)
+        if too_long is not None:
+            # A bound of the schema, in characters: no text has fewer bytes than that, so the bound in bytes is passed as well.
+            bound = int(too_long[2])
+            told = f"The request body is over a limit: {path} may have {bound} {_UNITS.get(too_long[1], 'bytes')}."
+            raise Refused(problem("limit_exceeded", told, path=path, limit=bound)) from None
+        if "matching regex" in why:
+            why = "a NUL character is no part of an identifier"
         raise Refused(invalid(f"The request body is not what this route takes: {why} at {path}.", path=path)) from None
