@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ _LOOPBACK: Final = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 _NOT_THERE: Final = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
 _LISTENING: Final = "0A"
 _COMMAND_CHARACTERS_MAX: Final = 60
+_OWN_PROGRAM: Final = re.compile(r"\bryusen_cli\b|\bryusen (?:serve|dev)\b")
 
 _Address = tuple[int, str]
 
@@ -110,6 +112,8 @@ def _holder(port: int) -> str | None:
         for process in Path("/proc").iterdir():
             if process.name.isdigit() and inodes and _owns(process, inodes):
                 command = (process / "cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace").strip()
+                if _OWN_PROGRAM.search(command):
+                    return f"another Ryusen server, process {process.name}"
                 return f"process {process.name} ({printable(command[:_COMMAND_CHARACTERS_MAX])})"
     except OSError:
         pass

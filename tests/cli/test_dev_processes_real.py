@@ -263,6 +263,18 @@ def test_a_taken_port_is_named_and_no_database_is_made(tmp_path: Path, command: 
     assert not (tmp_path / ".ryusen").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells who listens")
+@pytest.mark.parametrize("command", [("serve",), ("dev", "app.py")])
+def test_a_port_taken_by_another_server_of_ours_is_told_as_such(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with running(tmp_path, *command, "--port", "0", "--json", "--db", "one.db") as first:
+        ready = first.ready()
+        port = (ready["server"] if command[0] == "dev" else ready)["addresses"][0].rpartition(":")[2]
+        done = ryusen("serve", "--port", port, "--db", "two.db", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"port {port} is already in use by another Ryusen server, process " in done.stderr
+
+
 def test_serve_says_where_it_is_and_ends_by_its_signal(tmp_path: Path) -> None:
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         with running(tmp_path, "serve", "--port", "0", "--json") as server:
