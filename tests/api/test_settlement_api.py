@@ -74,7 +74,6 @@ async def settled_after_a_cancel(case: Case, settle: Callable[..., Any], *, succ
 
 @pytest.mark.req("ACC-66", "ACC-67", "UNK-03", "UNK-08")
 async def test_a_late_result_and_a_command_at_once_have_one_winner(at: Desk) -> None:
-    winners: set[str] = set()
     for index in range(8):
         case = await at.lost(f"held-{index}", before=())
         key = f"S3cr3t-{index}"
@@ -86,8 +85,6 @@ async def test_a_late_result_and_a_command_at_once_have_one_winner(at: Desk) -> 
         assert run["steps"][0]["result"] == string(taken)
         assert (await case.kinds()).count("step_completed") == 1
         await at.invoked()
-        winners.add(taken)
-    assert winners <= {"late", "supplied"}
 
 
 async def later(case: Case, key: str, yields: bool) -> tuple[int, dict[str, Any]]:
