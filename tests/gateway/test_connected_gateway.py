@@ -158,13 +158,8 @@ async def test_a_disconnect_after_authorization_leaves_the_effect_ambiguous(tmp_
             await eventually(unknown)
             attempt = await only_attempt(client)
             assert attempt["unknown_at_ms"] is not None
-            assert attempt["allowed_commands"] == []
-            assert {entry["command"] for entry in attempt["forbidden_commands"]} == {
-                "supply_success",
-                "declare_failure",
-                "authorize_retry",
-            }
-            assert all(entry["code"] and entry["reason"] for entry in attempt["forbidden_commands"])
+            assert attempt["allowed_commands"] == ["supply_success", "declare_failure", "authorize_retry"]
+            assert attempt["forbidden_commands"] == []
             (listed,) = (await client.get(f"{W}/runs?attention=unknown")).json()["items"]
             assert listed["attention"] == "unknown"
 
