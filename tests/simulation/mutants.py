@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib.abc
 import importlib.machinery
-import importlib.util
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import CodeType
 
@@ -311,7 +312,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "retries go when a worker is free",
         "23: nothing is early",
         (
-            Edit(f"{ENGINE}.dispatcher", "        if need.due_at_ms > self._clock.now_ms():\n", "        if False:\n"),
+            Edit(
+                f"{ENGINE}.dispatcher",
+                "        if need.due_at_ms > self._clock.now_ms():\n",
+                '        if need.need != "attempt" and need.due_at_ms > self._clock.now_ms():\n',
+            ),
             Edit(f"{CORE}.commands.authorize_attempt", "    if moment.now_ms < attempt.due_at_ms and not paced_out:\n", "    if False:\n"),
         ),
     ),
@@ -436,14 +441,29 @@ def mutated(source: str, edits: Sequence[Edit]) -> str:
     return source
 
 
+SECONDS_MAX = 120
+
+
+def _out_of_time(number: int, frame: object) -> None:
+    raise TimeoutError
+
+
 def hunt(name: str, first: int, seeds: int) -> int:
     """In a fresh process: run seeds over one mutant until one catches it. Returns 0 when one did."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     sys.meta_path.insert(0, _Planter(mutant))
+    signal.signal(signal.SIGALRM, _out_of_time)
     from tests.simulation.simulate import simulate
 
     for seed in range(first, first + seeds):
-        result = simulate(seed)
+        signal.alarm(SECONDS_MAX)  # a mistake may also go round in circles within one turn, where no count of turns notices
+        try:
+            result = simulate(seed)
+        except TimeoutError:
+            print(f"seed {seed}: no end within {SECONDS_MAX} s")
+            return 0
+        finally:
+            signal.alarm(0)
         if result.violation is not None:
             print(f"seed {seed}: {result.violation.splitlines()[0][:150]}")
             return 0
@@ -466,7 +486,7 @@ def main(words: list[str] | None = None) -> int:
     with ThreadPoolExecutor(given.jobs) as pool:
         alive = [
             mutant.name
-            for mutant, caught in zip(chosen, pool.map(lambda mutant: _hunted(mutant, given.first, given.seeds), chosen), strict=True)
+            for mutant, caught in zip(chosen, pool.map(partial(_hunted, first=given.first, seeds=given.seeds), chosen), strict=True)
             if not caught
         ]
     print(f"mutants {len(chosen)}, caught {len(chosen) - len(alive)}; {time.perf_counter() - began:.0f} s")

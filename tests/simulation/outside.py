@@ -87,8 +87,7 @@ class Outside:
     def plan(self, key: Key) -> Plan:
         """What befalls this callback."""
         chance = random.Random(f"{self._seed}/{'/'.join(map(str, key))}")
-        words, weights = zip(*self._chances, strict=True)
-        ends: str = chance.choices(words, weights)[0]
+        ends = chance.choices([word for word, _ in self._chances], [weight for _, weight in self._chances])[0]
         takes_ms = chance.choice((0, 0, 0, 0, 5, 50, 400, 400, 3_000, 25_000))
         if chance.random() < 0.02:
             takes_ms = 120_000

@@ -57,7 +57,7 @@ def simulate(seed: int, options: Options | None = None, *, keep_trace: bool = Fa
     server_log.propagate = False
     for sdk in sdk_logs:
         sdk.disabled = True
-    loop.set_exception_handler(world.verdicts.unhandled)  # type: ignore[arg-type]
+    loop.set_exception_handler(world.verdicts.unhandled)
     gc.disable()  # a collection would run the `finally` of dead processes wherever it happened to come
     try:
         with _observed(world), installed(world.connector, world.conditions.chance):
@@ -101,18 +101,22 @@ def _observed(world: World) -> Any:
 def _bury(world: World) -> None:
     """Let nothing of this simulation run any more, whatever its `finally` clauses would like to do."""
     loop = world.loop
-    loop.set_exception_handler(lambda *_: None)
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    loop.set_exception_handler(_unheard)
+    hook, sys.unraisablehook = sys.unraisablehook, _unheard
     try:
         for task in loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task._log_traceback = False  # type: ignore[attr-defined]
+            task._log_traceback = False
             if not task.done():
                 _close(task.get_coro())
         loop.forget()
         loop.close()
     finally:
         sys.unraisablehook = hook
+
+
+def _unheard(*what: object) -> None:
+    """Nobody is left to hear it."""
 
 
 def _close(coroutine: Any) -> None:
