@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -60,15 +61,35 @@ async def _submit(context: Context, call: Call) -> Answer | Problem:
         expansion=_expansion(event),
     )
     if patience_ms:
-        event, runs = await _waited(context, event, patience_ms)
+        patience = Patience(context, patience_ms)
+        runs = await _ended_at_once(context, accepted.run_ids, patience)
+        if runs is None:
+            event, runs = await _waited(context, event, patience)
+        else:
+            event = msgspec.structs.replace(event, fan_out_next=None)  # runs that have ended are all there
         receipt = msgspec.structs.replace(receipt, expansion=_expansion(event), runs=runs)
     return answer(receipt, 200 if accepted.replayed else 201)
 
 
-async def _waited(context: Context, event: EventRow, patience_ms: int) -> tuple[EventRow, list[EventRun]]:
+async def _ended_at_once(context: Context, run_ids: Sequence[RunId], patience: Patience) -> list[EventRun] | None:
+    """An event's runs, once all have ended, from what the engine remembers; none if it cannot tell, and the store must be asked."""
+    waiters = context.engine.waiters
+    ends = [waiters.run_ended(run_id) for run_id in run_ids if waiters.ended(run_id) is None]
+    try:
+        await patience.all_done(ends)
+    finally:
+        for future in ends:
+            waiters.forget(future)
+    ended = [waiters.ended(run_id) for run_id in run_ids]
+    known = [one for one in ended if one is not None]
+    if not known or len(known) < len(ended):
+        return None
+    return [event_run(one.row, one.result, one.failure) for one in known]
+
+
+async def _waited(context: Context, event: EventRow, patience: Patience) -> tuple[EventRow, list[EventRun]]:
     """The event and its runs once all have ended, or what there is when patience ends."""
     waiters = context.engine.waiters
-    patience = Patience(context, patience_ms)
     expanded = waiters.expanded(event.event_id)
     ends: dict[RunId, asyncio.Future[None]] = {}
     try:
@@ -94,7 +115,8 @@ async def _waited(context: Context, event: EventRow, patience_ms: int) -> tuple[
 
 
 async def _event_run(context: Context, row: RunRow) -> EventRun:
-    return event_run(row, fold(await context.store.history(row.run_id)) if row.status == "ended" else None)
+    run = fold(await context.store.history(row.run_id)) if row.status == "ended" else None
+    return event_run(row, None, None) if run is None else event_run(row, run.result, run.failure)
 
 
 def _routing(event: EventRow) -> RoutingGeneration:
@@ -136,7 +158,7 @@ async def _get(context: Context, call: Call) -> Answer | Problem:
         return not_found("event", event_id)
     if not patience_ms:
         return answer(await _detail(context, event))
-    event, runs = await _waited(context, event, patience_ms)
+    event, runs = await _waited(context, event, Patience(context, patience_ms))
     return answer(await _detail(context, event, runs))
 
 

@@ -37,6 +37,7 @@ from ryusen_protocol.api import (
     UnwindTarget,
 )
 from ryusen_protocol.declarations import RunDeclaration
+from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import AttemptId, RequestId
 from ryusen_protocol.invocation import StepKind
 from ryusen_server.core.commands.resolve_attempt import allowed_commands
@@ -112,15 +113,15 @@ def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, now_ms: int
     )
 
 
-def event_run(row: RunRow, run: Run | None) -> EventRun:
-    """What became of a run, for a caller that waits. `run` is given for a run that has ended."""
+def event_run(row: RunRow, result: msgspec.Raw | None, failure: ErrorRecord | None) -> EventRun:
+    """What became of a run, for a caller that waits. Result and failure are those of a run that has ended."""
     return EventRun(
         run_id=row.run_id,
         status=cast("RunStatus", row.status),
         outcome=cast("RunOutcome | None", row.outcome),
         recovery=cast("Recovery | None", row.recovery),
-        result=JSON_NULL if run is None or run.result is None else run.result,
-        failure=None if run is None else run.failure,
+        result=JSON_NULL if result is None else result,
+        failure=failure,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ryusen_protocol import problems
-from ryusen_protocol.identity import event_fingerprint
+from ryusen_protocol.identity import event_fingerprint, run_id_for_event
 from ryusen_protocol.ids import Application, EventId, ManifestGeneration, ReleaseId, RoutingGeneration, Workspace
 from ryusen_protocol.manifest import Publication
 from ryusen_protocol.manifests import check_publication, initial_routing_generation, manifest_generation_id
@@ -199,7 +199,7 @@ class Control:
     ) -> AcceptedEvent | Problem:
         """Accept an event, once for each key. Raises `StorageUnavailable`, with nothing accepted."""
         if key is None:
-            return AcceptedEvent(await self._accept(workspace, name, payload, metadata, None), replayed=False)
+            return await self._accept(workspace, name, payload, metadata, None)
         # In a task of its own: a caller that goes away must not free the key before its event is durable or lost.
         work = asyncio.create_task(self._submit_once(workspace, name, payload, metadata, key))
         self._submissions.add(work)
@@ -219,8 +219,7 @@ class Control:
             known = await self._store.event_key(workspace, key)
             if known is not None:
                 return await self._replay(known, fingerprint)
-            event = await self._accept(workspace, name, payload, metadata, (key, fingerprint))
-            return AcceptedEvent(event, replayed=False)
+            return await self._accept(workspace, name, payload, metadata, (key, fingerprint))
         finally:
             self._keys.pop(slot).set_result(None)
 
@@ -234,11 +233,12 @@ class Control:
 
     async def _accept(
         self, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], key: tuple[str, str] | None
-    ) -> EventRow:
+    ) -> AcceptedEvent:
         table = await self._table(workspace, self.routing_head(workspace))
         while table.routing_generation != self.routing_head(workspace):
             table = await self._table(workspace, self.routing_head(workspace))
-        matched = len(table.bindings.get(name, ()))
+        bindings = table.bindings.get(name, ())
+        matched = len(bindings)
         event = EventRow(
             event_id=EventId(self._entropy.token("ev")),
             workspace=workspace,
@@ -256,7 +256,9 @@ class Control:
         if matched:
             self._fan_out(event, table)
         await durable.future
-        return event
+        at_once = bindings if matched <= self._config.fan_out_batch else ()
+        runs = tuple([run_id_for_event(event.event_id, binding.application, binding.trigger_id) for binding in at_once])
+        return AcceptedEvent(event, replayed=False, run_ids=runs)
 
     # fan-out
 

@@ -23,7 +23,7 @@ from ryusen_server.core.projection import attempt_row, run_row, touched_attempts
 from ryusen_server.core.records import Record
 from ryusen_server.core.rows import EventRow, RunRow
 from ryusen_server.core.state import Attempt, Run
-from ryusen_server.engine.waiting import Waiters
+from ryusen_server.engine.waiting import EndedRun, Waiters
 from ryusen_server.ports.store import RunWrite, StorageUnavailable, Store, Unit, Write
 from ryusen_server.ports.time import Clock
 
@@ -274,7 +274,10 @@ class Runs:
         if error is not None:
             self.drop(live)
         elif ended:
-            self._waiters.notify(live.run.run_id)
+            run = live.run
+            if live.row is None:
+                raise AssertionError("a run that ended has a row")
+            self._waiters.run_has_ended(run.run_id, EndedRun(live.row, run.result, run.failure))
         if live.uncommitted == 0:
             followers, live.followers = live.followers, []
             lost = StorageUnavailable("The change was rolled back.") if live.dropped and error is None else error

@@ -43,10 +43,14 @@ class ContactView(msgspec.Struct, frozen=True):
 
 
 class AcceptedEvent(msgspec.Struct, frozen=True):
-    """A durable event; `replayed` when an earlier submission under the same key had created it."""
+    """A durable event; `replayed` when an earlier submission under the same key had created it.
+
+    `run_ids` are the runs it starts, where one batch creates them all; empty for a replay or a larger fan-out.
+    """
 
     event: EventRow
     replayed: bool
+    run_ids: tuple[RunId, ...] = ()
 
 
 class ActivatedManifest(msgspec.Struct, frozen=True):
