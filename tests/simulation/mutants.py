@@ -57,8 +57,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "an event is acknowledged before it is durable",
         "1: an acknowledged event survives",
         f"{ENGINE}.control",
-        "        await durable.future\n        return event\n",
-        "        return event\n",
+        "        await durable.future\n        at_once =",
+        "        at_once =",
     ),
     _one(
         "fan-out ends after its first batch",
