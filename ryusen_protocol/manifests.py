@@ -35,11 +35,6 @@ class ManifestRefused(msgspec.Struct, frozen=True):
     path: str
 
 
-def default_trigger_id(function: str, event_name: str) -> str:
-    """The id of a trigger nobody named."""
-    return f"{function}/{event_name}"
-
-
 def canonical_declarations(functions: Iterable[FunctionDeclaration], triggers: Iterable[TriggerDeclaration]) -> Declarations:
     """Both lists sorted by the UTF-8 bytes of their ids: the order of declaration carries no meaning."""
     return (

@@ -52,7 +52,6 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._is_ready = False
         self._is_discarded = False
         self._is_paused = False
         self._waiting: list[bytes] = []
@@ -150,7 +149,6 @@ class Connection(asyncio.Protocol):
     def _handshake(self, response: Response) -> None:
         error = self._client.handshake_exc
         if error is None and self._client.subprotocol == SUBPROTOCOL:
-            self._is_ready = True
             self._owner.opened()
             return
         if isinstance(error, InvalidStatus):

@@ -65,11 +65,6 @@ class Slot:
     _last_key: int = 0
     _failed_at_import: set[int] = field(default_factory=set[int])
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is under way: a worker is registered, or none can be until something is saved."""
-        return self.candidate is None
-
     def release(self, key: int) -> str:
         """What a worker was started with."""
         return self._releases[key]

@@ -184,7 +184,6 @@ def _attempt_settled(run: Run, record: r.AttemptSettled, at_ms: int) -> None:
         raise BrokenInvariant(f"{record.attempt_id} settles as {record.state} while {attempt.state}")
     attempt.state = record.state
     attempt.settled_at_ms = at_ms
-    attempt.settled_reason = record.reason
     attempt.failure = record.failure
     attempt.answer_digest = record.answer_digest
     attempt.settled_by_operator = record.operator

@@ -90,7 +90,6 @@ class Attempt(msgspec.Struct):
     unknown_at_ms: int | None = None
     unknown_reason: str | None = None
     settled_at_ms: int | None = None
-    settled_reason: str | None = None
     failure: ErrorRecord | None = None
     answer_digest: str | None = None
     settled_by_operator: str | None = None

@@ -21,6 +21,7 @@ from ryusen_server.core.state import Run
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, StoppedRun
 from ryusen_server.ports.store import StorageUnavailable
+from tests.simulation.options import TROUBLES
 from tests.simulation.server import Lost
 from tests.simulation.workers import Worker, manifest_of_release
 from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment, World
@@ -445,32 +446,4 @@ def _scope(of: Any) -> tuple[str, str]:
     return of.workspace, of.application
 
 
-ACTS: dict[str, Act] = {
-    name: getattr(Life, name)
-    for name in (
-        "submit",
-        "wait",
-        "mend",
-        "worker",
-        "cut",
-        "silence",
-        "kill_worker",
-        "pause_worker",
-        "drain_worker",
-        "kill_server",
-        "stop_server",
-        "disk_full",
-        "unplug",
-        "jump",
-        "redeploy",
-        "cancel",
-        "rediscover",
-        "impostor",
-        "garble",
-        "late",
-        "register_wrongly",
-        "publish",
-        "resolve",
-        "mistake",
-    )
-}
+ACTS: dict[str, Act] = {name: getattr(Life, name) for name in ("submit", "wait", "mend", "worker", *TROUBLES)}
