@@ -7,9 +7,8 @@ asked for, so that importing an application is quick.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ryusen_protocol.ids import Application, Workspace
 from ryusen_protocol.limits import ID_BYTES_MAX
@@ -19,12 +18,11 @@ from ryusen_sdk.manifest import Manifest, Registry, manifest_of
 
 if TYPE_CHECKING:
     from ryusen_protocol.manifest import PublicationReceipt
+    from ryusen_sdk.lifespan import Hold, Lifespan, LifespanSource
     from ryusen_sdk.options import Span
     from ryusen_sdk.worker import OnStatus
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
-
-Lifespan = AbstractAsyncContextManager[Any] | Callable[[], AbstractAsyncContextManager[Any]]
 
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
 DEFAULT_CAPACITY: Final = 32
@@ -43,13 +41,16 @@ class Ryusen:
         *,
         workspace: str = "default",
         include: Sequence[str] = (),
-        lifespan: Lifespan | None = None,
+        lifespan: LifespanSource | None = None,
     ) -> None:
         self.scope = Scope(Workspace(_name("workspace", workspace)), Application(_name("application", application)))
         if isinstance(include, str):
             raise DefinitionError(f"include= is a list of module names: include=[{include!r}]")
         self._include = tuple(include)
-        self._lifespan = lifespan
+        if lifespan is not None and not callable(lifespan) and not hasattr(lifespan, "__aenter__"):
+            raise DefinitionError(f"lifespan= is an async context manager, or a function that makes one, not {lifespan!r:.80}")
+        self._lifespan_source = lifespan
+        self._lifespan: Lifespan | None = None
         self.registry = Registry()
 
     @property
@@ -132,15 +133,16 @@ class Ryusen:
 
         await Worker(self, url=url, token=token, capacity=capacity, release=release, publish=publish, on_status=on_status).serve()
 
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncGenerator[None]:
-        """The user's lifespan around whatever serves this application."""
+    def lifespan(self) -> Hold:
+        """The user's lifespan, for what serves this application: `async with app.lifespan()`, or `enter` and `leave` of what it gives.
+
+        Entered once per process, however many hold it.
+        """
         if self._lifespan is None:
-            yield
-            return
-        manager = self._lifespan() if callable(self._lifespan) else self._lifespan
-        async with cast("AbstractAsyncContextManager[object]", manager):
-            yield
+            from ryusen_sdk.lifespan import Lifespan  # here, so that importing an application stays quick
+
+            self._lifespan = Lifespan(self._lifespan_source)
+        return self._lifespan.hold()
 
     def __repr__(self) -> str:
         return f"<Ryusen {self.workspace}/{self.application}>"
