@@ -118,7 +118,8 @@ class _Entry:
 
     async def _live(self, source: LifespanSource) -> None:
         # A manager first: those of `asynccontextmanager` can be called too, as decorators.
-        made: object = source if isinstance(source, AbstractAsyncContextManager) else source()
+        is_manager = isinstance(source, AbstractAsyncContextManager)
+        made = cast("object", source if is_manager else cast("Callable[[], object]", source)())
         if not hasattr(made, "__aenter__"):
             raise MisuseError(f"lifespan= made {made!r:.80}, which is no async context manager; decorate it with @asynccontextmanager")
         async with cast("AbstractAsyncContextManager[object]", made):
