@@ -7,7 +7,7 @@ line shares.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import httpx
@@ -32,7 +32,8 @@ from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.limits import LONG_POLL_MS_MAX
 from ryusen_sdk.app import DEFAULT_URL
 from ryusen_sdk.convert import from_wire
-from ryusen_sdk.errors import ConversionError, MisuseError, RequestRefused, ServerUnreachable
+from ryusen_sdk.errors import MisuseError, RequestRefused, ServerUnreachable
+from ryusen_sdk.payload import json_text, raw_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,37 +251,10 @@ def _request(api: Api, build: Callable[[Api], Request[T]]) -> Request[T]:
 def _event(
     api: Api, name: str, data: object, key: str | None, metadata: dict[str, str] | None, wait_ms: int | None
 ) -> Request[EventReceipt]:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return api.send_event(name, payload=bytes(cast("bytes", data)), metadata=metadata, key=key, wait_ms=wait_ms)
-    return api.send_event(name, data=_json(data), metadata=metadata, key=key, wait_ms=wait_ms)
-
-
-def _json(data: object) -> bytes:
-    """Strict JSON text. Non-finite floats are refused rather than sent as null."""
-    dump = getattr(data, "model_dump", None)
-    plain = dump(mode="json") if callable(dump) else data
-    _refuse_non_finite(plain, "$", 0)
-    try:
-        return msgspec.json.encode(plain, enc_hook=_refuse)
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as refused:
-        raise ConversionError("$", f"not JSON data: {refused}") from None
-
-
-def _refuse(value: object) -> Any:
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _refuse_non_finite(value: object, path: str, depth: int) -> None:
-    if isinstance(value, float) and (value != value or value in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
-        raise ConversionError(path, f"{value} has no JSON form")
-    if depth > 200:
-        raise ConversionError(path, "nested too deeply")
-    if isinstance(value, dict):
-        for key, item in cast("dict[object, object]", value).items():
-            _refuse_non_finite(item, f"{path}.{key}", depth + 1)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(cast("list[object]", value)):
-            _refuse_non_finite(item, f"{path}[{index}]", depth + 1)
+    raw = raw_bytes(data)
+    if raw is not None:
+        return api.send_event(name, payload=raw, metadata=metadata, key=key, wait_ms=wait_ms)
+    return api.send_event(name, data=json_text(data), metadata=metadata, key=key, wait_ms=wait_ms)
 
 
 def _built(http: httpx.Client | httpx.AsyncClient, request: Request[Any]) -> httpx.Request:
