@@ -33,6 +33,7 @@ from ryusen_server.core.rows import (
     RoutingRow,
     RunRow,
 )
+from ryusen_server.ports.changes import ChangeStore
 
 
 class RunWrite(msgspec.Struct, frozen=True):
@@ -150,7 +151,7 @@ class Counts(msgspec.Struct, frozen=True):
     runs_blocked: int = 0
 
 
-class Store(Protocol):
+class Store(ChangeStore, Protocol):
     """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
 
     def submit(self, unit: Unit, done: Done) -> int:

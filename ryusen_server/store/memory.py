@@ -12,6 +12,7 @@ from typing import assert_never
 
 import msgspec
 
+from ryusen_protocol.changes import ResyncReason
 from ryusen_protocol.ids import (
     Application,
     AttemptId,
@@ -33,6 +34,8 @@ from ryusen_server.core.rows import (
     RoutingRow,
     RunRow,
 )
+from ryusen_server.ports.changes import ChangePage, ChangeRow, Watcher
+from ryusen_server.ports.commits import changes_of
 from ryusen_server.ports.store import (
     Counts,
     Done,
@@ -75,6 +78,8 @@ class MemoryStore:
         self._applications: dict[tuple[Workspace, Application], ManifestGeneration] = {}
         self._workspaces: dict[Workspace, RoutingGeneration] = {}
         self._releases: dict[tuple[str, ...], ReleaseRow] = {}
+        self._watcher: Watcher | None = None
+        self._changes: list[tuple[Workspace, ChangeRow]] = []
 
     def submit(self, unit: Unit, done: Done) -> int:
         """See the port. Raises `Inconsistent`."""
@@ -84,6 +89,23 @@ class MemoryStore:
         if len(self._queue) == 1:
             asyncio.get_running_loop().call_soon(self._commit)
         return self._position
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """See the port."""
+        self._watcher = watcher
+
+    async def position(self) -> int:
+        """See the port."""
+        self._readable()
+        return self._changes[-1][1].position if self._changes else 0
+
+    async def changes(self, workspace: Workspace, *, after: int) -> ChangePage | ResyncReason:
+        """See the port."""
+        last = await self.position()
+        if after > last:
+            return "unknown_position"
+        rows = [row for of, row in self._changes if of == workspace and row.position > after]
+        return ChangePage(rows, last, complete=True)
 
     async def flush(self) -> None:
         """See the port."""
@@ -110,6 +132,9 @@ class MemoryStore:
         if failure is None:
             for unit, last_position, _ in batch:
                 self._apply(unit, last_position)
+                self._changes += changes_of(unit, last_position)
+            if self._watcher is not None:
+                self._watcher([(unit, last_position) for unit, last_position, _ in batch])
         for _, _, done in batch:
             done(failure)
         # What was submitted by those callbacks waits in the queue: after a failure it goes the same way.

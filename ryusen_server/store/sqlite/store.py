@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from ryusen_protocol.changes import ResyncReason
 from ryusen_protocol.ids import (
     Application,
     AttemptId,
@@ -33,8 +34,10 @@ from ryusen_server.core.rows import (
     RoutingRow,
     RunRow,
 )
+from ryusen_server.ports.changes import ChangePage, Watcher
 from ryusen_server.ports.store import Counts, Done, Heads, RunFilter, StorageUnavailable, Unit, WakeRow
 from ryusen_server.store.sqlite import sql
+from ryusen_server.store.sqlite.changes import ChangeReader
 from ryusen_server.store.sqlite.config import CommitHooks, NoHooks, SqliteConfig
 from ryusen_server.store.sqlite.connection import open_writer
 from ryusen_server.store.sqlite.faults import StoreRefused, explain
@@ -55,6 +58,7 @@ class SqliteStore:
         self._lock = lock
         self._writer = writer
         self._readers = readers
+        self._changes = ChangeReader(readers)
         self._ephemeral = ephemeral
         self._closed = False
 
@@ -119,6 +123,18 @@ class SqliteStore:
     def submit(self, unit: Unit, done: Done) -> int:
         """See the port."""
         return self._writer.submit(unit, done)
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """See the port."""
+        self._writer.watcher = watcher
+
+    async def position(self) -> int:
+        """See the port."""
+        return await self._changes.position()
+
+    async def changes(self, workspace: Workspace, *, after: int) -> ChangePage | ResyncReason:
+        """See the port."""
+        return await self._changes.changes(workspace, after=after)
 
     async def flush(self) -> None:
         """See the port."""

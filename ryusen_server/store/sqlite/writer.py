@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ryusen_server.ports.changes import Watcher
 from ryusen_server.ports.store import Done, StorageUnavailable, Unit
 from ryusen_server.store.sqlite.batch import Batch
 from ryusen_server.store.sqlite.config import CommitHooks, SqliteConfig
@@ -52,6 +53,8 @@ class Writer:
         self._config = config
         self._hooks = hooks
         self._on_fatal = on_fatal
+        self.watcher: Watcher | None = None
+        """Told of every commit. Loop thread only."""
         self._presence = Presence(path)
         self._pacer = CheckpointPacer(config.checkpoint_pages)
         self._loop = asyncio.get_running_loop()
@@ -214,8 +217,16 @@ class Writer:
     # On the loop's thread
 
     def _succeed(self, pendings: list[_Pending]) -> None:
+        if self.watcher is not None:
+            self._show(self.watcher, pendings)
         for pending in pendings:
             self._call(pending.done, None)
+
+    def _show(self, watcher: Watcher, pendings: list[_Pending]) -> None:
+        try:
+            watcher([(pending.unit, pending.last_position) for pending in pendings])
+        except Exception as error:  # noqa: BLE001 — those who wait for their commit are owed their answer
+            self._loop.call_exception_handler({"message": "The watcher of commits failed", "exception": error})
 
     def _fail(self, pendings: list[_Pending], failure: StorageUnavailable) -> None:
         for pending in pendings:
