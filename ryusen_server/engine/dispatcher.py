@@ -17,6 +17,7 @@ from ryusen_server.core.agenda import Agenda, agenda
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
 from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.commands.start_discovery import StartDiscovery
+from ryusen_server.core.pacing import PACE_MAX_MS
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.fleet import Fleet, Instance
 from ryusen_server.engine.runs import LiveRun, Runs
@@ -65,7 +66,8 @@ class Dispatcher:
         if need.need in ("nothing", "answer"):
             return
         key = (Scope(run.workspace, run.application), run.function)
-        if need.due_at_ms > self._clock.now_ms():
+        early = self._is_early(need)
+        if need.due_at_ms > self._clock.now_ms() and not early:
             self.schedule(run.run_id, need.due_at_ms)
             if need.paced:
                 self._paced.setdefault(key, set()).add(run.run_id)
@@ -80,7 +82,11 @@ class Dispatcher:
         if instance is None:
             self._enqueue(key, run.run_id)
             return
-        self._start(live, need, instance, hurry=False)
+        self._start(live, need, instance, hurry=early)
+
+    def _is_early(self, need: Agenda) -> bool:
+        """Whether a pace is over before its instant: none is that long, so the clock has gone back under it."""
+        return need.paced and need.due_at_ms > self._clock.now_ms() + PACE_MAX_MS
 
     def _enqueue(self, key: Key, run_id: RunId) -> None:
         if run_id not in self._queued:
@@ -142,7 +148,7 @@ class Dispatcher:
                 self._wake(run_id)
                 continue
             need = agenda(live.run)
-            hurry = need.paced and run_id in self._hurried
+            hurry = (need.paced and run_id in self._hurried) or self._is_early(need)
             self._hurried.discard(run_id)
             if need.need in ("discovery", "attempt") and (hurry or need.due_at_ms <= self._clock.now_ms()):
                 self._start(live, need, instance, hurry=hurry)
@@ -152,10 +158,19 @@ class Dispatcher:
     def hurry(self, scope: Scope, functions: Iterable[FunctionId]) -> None:
         """A worker registered: what was paced for its functions goes as soon as somebody has room."""
         for function in functions:
-            key = (scope, function)
-            for run_id in sorted(self._paced.pop(key, ())):
-                self._hurried.add(run_id)
-                self._enqueue(key, run_id)
+            self._hurry((scope, function))
+
+    def clock_jumped(self) -> None:
+        """Every pace is over: its instant means nothing any more. What nobody has room for waits for a worker instead."""
+        for key in list(self._paced):
+            self._hurry(key)
+            if self.leasing:
+                self._serve(key)
+
+    def _hurry(self, key: Key) -> None:
+        for run_id in sorted(self._paced.pop(key, ())):
+            self._hurried.add(run_id)
+            self._enqueue(key, run_id)
 
     def schedule(self, run_id: RunId, at_ms: int) -> None:
         """Look at the run again at an instant; ignored beyond the horizon, where the wake index has it."""

@@ -82,13 +82,15 @@ class Sweeper:
             self._mover.give_back(lease.request_id)
             self._mover.command(lease.run_id, LoseContact(lease.request_id, reason))
         for instance in list(self._fleet.all()):
-            gone = instance.channel is None and not instance.flights
+            gone = not instance.present and not instance.flights
             if gone and now_ms - instance.last_contact_at_ms > LOST_INSTANCE_SHOWN_MS:
                 self._fleet.forget(instance)
         self._dispatcher.fire()
         self._ticks += 1
         jumped = not 0 <= now_ms - self._ticked_at_ms <= JUMP_MS
         self._ticked_at_ms = now_ms
+        if jumped:
+            self._dispatcher.clock_jumped()
         if jumped or self._ticks >= self._scan_at_tick:
             self._scan_at_tick = self._ticks + SCAN_EVERY_TICKS
             self._mover.spawn("scan", self._scan())

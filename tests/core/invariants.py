@@ -494,15 +494,20 @@ def invariant_22_never_began_consumes_nothing(watch: Watch) -> None:
 
 
 def invariant_23_nothing_is_early(watch: Watch) -> None:
-    """A retry is authorized no earlier than its recorded instant; only the pace of what never began may be cut short."""
+    """A retry is authorized no earlier than its recorded instant; only the pace of what never began may be cut short.
+
+    An instant that the run's own records have reached stays reached, however far the clock goes back.
+    """
     waiting: dict[AttemptId, int] = {}
-    for entry, _ in _states_along(watch):
+    for entry in watch.entries:
         record = entry.record
         if isinstance(record, AttemptQueued):
             waiting[record.attempt_id] = record.due_at_ms
         elif isinstance(record, AttemptAuthorized):
             due_at_ms = waiting.pop(record.attempt_id, entry.at_ms)
             assert entry.at_ms >= due_at_ms, f"{record.attempt_id} is authorized {due_at_ms - entry.at_ms} ms early"
+        for attempt_id in [attempt_id for attempt_id, due_at_ms in waiting.items() if due_at_ms <= entry.at_ms]:
+            del waiting[attempt_id]
 
 
 def invariant_25_a_duplicate_touches_nothing(watch: Watch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
 from ryusen_protocol.declarations import RetryPolicy
+from ryusen_protocol.outcome import RejectedBeforeStart
 from ryusen_protocol.problems import Problem
 from ryusen_server.engine.views import StoppedRun
 from tests.engine.bench import DEFAULT, Bench
@@ -352,6 +354,39 @@ async def test_a_clock_that_goes_back_settles_no_timer_early_and_loses_none(back
         assert await bench.ended(later) == ("succeeded", "not_required")
         await bench.advance(back_ms, beating=[worker])
         assert await bench.ended(earlier) == ("succeeded", "not_required")
+
+
+async def test_an_undo_that_is_due_goes_to_the_next_worker_however_far_the_clock_went_back() -> None:
+    async with Bench() as bench:
+        worker = await bench.serving(body(Step("a", undo=[None]), Step("b")))
+        worker.holds = lambda _: len(worker.of("discovery")) > 1
+        run_id = await bench.begin()
+        worker.disconnect()
+        await bench.engine.cancel(DEFAULT, run_id, by="operator")
+        assert (await bench.row(run_id)).status == "compensating"
+        bench.clock.jump(-7_200_000)
+        await bench.connected("wk_2", functions=worker.functions)
+        assert await bench.ended(run_id) == ("cancelled", "fully_compensated")
+
+
+@pytest.mark.parametrize("holding", ["discovery", "forward"])
+async def test_no_pace_outlasts_a_clock_that_goes_back(holding: Literal["discovery", "forward"]) -> None:
+    async with Bench() as bench:
+        worker = await bench.serving(body(Step("a")))
+        worker.holding(holding)
+        run_id = await bench.begin()
+        for _ in range(3):
+            assert worker.executing
+            ordinal = (None, None) if holding == "discovery" else (1, 1)
+            worker.finish(next(iter(worker.executing)), RejectedBeforeStart("busy", *ordinal))
+            await bench.advance(1_000)
+        assert not worker.executing
+        bench.clock.jump(-7_200_000)
+        await bench.advance(250)
+        assert worker.executing
+        worker.release_all()
+        await bench.settle()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
 # waiting

@@ -317,9 +317,9 @@ class Life:
         self.world.faults.unplugged = True
 
     def jump(self) -> None:
-        ms = self.chance.choice((-45_000, -3_000, -1, 1, 2_000, 20_000, 70_000))
+        ms = self.chance.choice((-7_200_000, -45_000, -45_000, -3_000, -1, 1, 2_000, 20_000, 70_000))
         self.world.trace(f"the clock jumps by {ms} ms")
-        self.world.wall.offset_ms += ms
+        self.world.wall.jump(ms)
 
     def wait(self) -> None:
         """Nothing: time passes."""

@@ -314,11 +314,22 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 f"{ENGINE}.dispatcher",
-                "        if need.due_at_ms > self._clock.now_ms():\n",
-                '        if need.need != "attempt" and need.due_at_ms > self._clock.now_ms():\n',
+                "        if need.due_at_ms > self._clock.now_ms() and not early:\n",
+                '        if need.need != "attempt" and need.due_at_ms > self._clock.now_ms() and not early:\n',
             ),
-            Edit(f"{CORE}.commands.authorize_attempt", "    if moment.now_ms < attempt.due_at_ms and not paced_out:\n", "    if False:\n"),
+            Edit(
+                f"{CORE}.commands.authorize_attempt",
+                "    if not is_due(run, attempt, moment.now_ms) and not paced_out:\n",
+                "    if False:\n",
+            ),
         ),
+    ),
+    _one(
+        "what is due waits for a clock that went back",
+        "liveness",
+        f"{CORE}.agenda",
+        "    return attempt.due_at_ms <= max(now_ms, run.last_record_at_ms)",
+        "    return attempt.due_at_ms <= now_ms",
     ),
     _one(
         "a duplicate id fails the run",

@@ -210,7 +210,16 @@ class Wall:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
-        self.offset_ms = EPOCH_MS
+        self.offset_ms = self._furthest_ms = EPOCH_MS
+
+    def jump(self, ms: int) -> None:
+        """Set it forward or back."""
+        self.offset_ms += ms
+        self._furthest_ms = max(self._furthest_ms, self.offset_ms)
+
+    def mend(self) -> None:
+        """Set it right: at least as far as it ever was, so that what waits for an instant need not wait long."""
+        self.offset_ms = self._furthest_ms
 
     def now_ms(self) -> int:
         return self.offset_ms + int(self._loop.time() * 1000 + 1e-6)

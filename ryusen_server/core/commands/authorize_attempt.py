@@ -17,6 +17,7 @@ import msgspec
 
 from ryusen_protocol.declarations import RunDeclaration
 from ryusen_protocol.ids import AttemptId
+from ryusen_server.core.agenda import is_due
 from ryusen_server.core.decision import Decision, Moment, Refusal, SendAttempt
 from ryusen_server.core.records import AttemptAuthorized, WorkerRef
 from ryusen_server.core.settlement import compensation_policy, enter_gate, past_deadline, record_stop
@@ -27,7 +28,7 @@ ANSWER_GRACE_MS = 2_000
 
 
 class AuthorizeAttempt(msgspec.Struct, frozen=True):
-    """A worker has room and its slot is taken. `hurry`: a new registration ended whatever pace the attempt waited for."""
+    """A worker has room and its slot is taken. `hurry`: whatever pace the attempt waited for is over."""
 
     worker: WorkerRef
     lease_ms: int
@@ -41,7 +42,7 @@ def decide(run: Run, command: AuthorizeAttempt, moment: Moment) -> Decision | Re
     if attempt is None or attempt.state != "queued" or run.status != expected:
         return Refusal("not_ready", "no attempt is queued")
     paced_out = command.hurry and attempt.never_began > 0
-    if moment.now_ms < attempt.due_at_ms and not paced_out:
+    if not is_due(run, attempt, moment.now_ms) and not paced_out:
         return Refusal("not_ready", "the attempt is not due")
     decision = Decision()
     if attempt.phase == "forward" and past_deadline(run, moment.now_ms):

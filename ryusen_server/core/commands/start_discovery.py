@@ -21,7 +21,7 @@ from ryusen_server.core.state import Run
 
 
 class StartDiscovery(msgspec.Struct, frozen=True):
-    """A worker has room. `hurry`: a new registration ended whatever pace the pass waited for."""
+    """A worker has room. `hurry`: whatever pace the pass waited for is over."""
 
     worker: WorkerRef
     preferred_release: ReleaseId | None

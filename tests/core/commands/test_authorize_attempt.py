@@ -118,6 +118,13 @@ def test_a_clock_that_goes_back_does_not_make_a_retry_due() -> None:
     assert driver.attempt.due_at_ms == due_at_ms
 
 
+def test_what_is_due_stays_due_when_the_clock_goes_back() -> None:
+    driver = Driver()
+    driver.declare("a")
+    driver.wait(-7_200_000)
+    assert driver.decided(AUTHORIZE).effects
+
+
 def test_a_registration_ends_the_pace_of_what_never_began() -> None:
     driver = Driver()
     driver.declare("a")
