@@ -14,7 +14,7 @@ from ryusen_protocol.ids import AttemptId, RunId
 from ryusen_protocol.problems import Problem, not_found
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor
-from ryusen_server.api.parameters import choice, limit, workspace
+from ryusen_server.api.parameters import CURSOR, page_limit, page_size, word, workspace
 from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.api.run_documents import attempt_document
 from ryusen_server.core.evolve import fold
@@ -26,15 +26,16 @@ _ROOT: Final = "/v1/workspaces/{workspace}/attempts"
 _BY: Final = "operator"
 _READ_ASIDE_BYTES: Final = 256 * 1024
 """A larger command is read on another thread: hostile ones cost most of a second."""
-_PAGE_ITEMS_MAX: Final = 200
+_LIMIT: Final = page_limit(200)
 """Each item may need a history of its own, so a page is shorter than others."""
+_STATE: Final = word("state", "Only attempts in this state.", AttemptState)
 
 
 async def _list(context: Context, call: Call) -> Answer | Problem:
     last = after(call, "attempts")
-    most = limit(call, _PAGE_ITEMS_MAX)
+    most = page_size(call, _LIMIT)
     key = None if last is None else (last[0], AttemptId(last[1]))
-    rows = await context.store.attempts(workspace(call), state=choice(call, "state", AttemptState), after=key, limit=most + 1)
+    rows = await context.store.attempts(workspace(call), state=_STATE.read(call), after=key, limit=most + 1)
     more = len(rows) > most
     del rows[most:]
     next_cursor = cursor(call, "attempts", rows[-1].queued_at_ms, rows[-1].attempt_id) if more else None
@@ -85,7 +86,34 @@ def _refused(envelope: operator.RefusalEnvelope) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", _ROOT, _list, "read", frozenset(("state", "cursor", "limit"))),
-    Route("GET", f"{_ROOT}/{{attempt_id}}", _get, "read"),
-    Route("POST", f"{_ROOT}/{{attempt_id}}/resolve", _resolve, "operate"),
+    Route(
+        "GET",
+        _ROOT,
+        _list,
+        "read",
+        says="List attempts, oldest first.",
+        query=(_STATE, CURSOR, _LIMIT),
+        answers={200: Page[AttemptDocument]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/{{attempt_id}}",
+        _get,
+        "read",
+        says="Read one attempt, with the commands it allows now and why it forbids others.",
+        answers={200: AttemptDocument},
+        refuses=("not_found",),
+    ),
+    Route(
+        "POST",
+        f"{_ROOT}/{{attempt_id}}/resolve",
+        _resolve,
+        "operate",
+        says="Settle an attempt whose outcome is Unknown.",
+        details="The body is read strictly: an unknown member, a repeated one or another variant's field refuses the command. Refusals "
+        "come as envelopes of this route. The same command sent again under its key gets its first acknowledgement, marked as replayed.",
+        takes=operator.ResolveCommand,
+        answers={operator.APPLIED_STATUS: operator.Acknowledgement},
+        refusals=dict.fromkeys(sorted({operator.status_of(code) for code in operator.REFUSAL_CODES}), operator.RefusalEnvelope),
+    ),
 )

@@ -10,18 +10,16 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
 from ryusen_protocol.api import Page
 from ryusen_protocol.problems import invalid
-from ryusen_server.api.parameters import limit
+from ryusen_server.api.parameters import CURSOR_CHARACTERS_MAX, page_size
 from ryusen_server.api.route import Call, Refused
 
 T = TypeVar("T")
-
-_LENGTH_MAX: Final = 2_048
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -35,7 +33,7 @@ def after(call: Call, kind: str) -> tuple[int, str] | None:
     text = call.query.get("cursor")
     if text is None:
         return None
-    if len(text) > _LENGTH_MAX or not text.isascii():
+    if len(text) > CURSOR_CHARACTERS_MAX or not text.isascii():
         _refuse()
     try:
         cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Cursor)
@@ -55,7 +53,7 @@ def cursor(call: Call, kind: str, order: int, key: str) -> str:
 def page_of(call: Call, kind: str, items: Iterable[T], key: Callable[[T], tuple[int, str]]) -> Page[T]:
     """One page of a list that is in memory, in the order of its keys."""
     last = after(call, kind)
-    most = limit(call)
+    most = page_size(call)
     ordered: Sequence[T] = sorted((item for item in items if last is None or key(item) > last), key=key)
     shown = list(ordered[:most])
     return Page(items=shown, next_cursor=cursor(call, kind, *key(shown[-1])) if len(ordered) > most else None)

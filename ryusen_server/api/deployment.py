@@ -13,13 +13,12 @@ from ryusen_protocol.problems import Problem, not_found
 from ryusen_protocol.scope import Scope
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor, page_of
-from ryusen_server.api.parameters import application, document, limit, workspace
+from ryusen_server.api.parameters import PAGED, application, document, page_size, workspace
 from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.core.rows import ManifestRow, RoutingRow
 
 _ROOT: Final = "/v1/workspaces/{workspace}"
 _APPLICATION: Final = f"{_ROOT}/applications/{{application}}"
-_PAGED: Final = frozenset(("cursor", "limit"))
 
 
 async def _applications(context: Context, call: Call) -> Answer | Problem:
@@ -102,7 +101,7 @@ async def _routings(context: Context, call: Call) -> Answer | Problem:
     """Newest first; behind the stored ones stands the generation that every workspace starts from."""
     where_in = workspace(call)
     last = after(call, "routing")
-    most = limit(call)
+    most = page_size(call)
     rows = await context.store.routings(where_in, before=None if last is None else last[0], limit=most)
     items = [_routing(context, row) for row in rows]
     if len(items) < most:
@@ -149,10 +148,62 @@ async def _get_routing(context: Context, call: Call) -> Answer | Problem:
 
 
 ROUTES: Final = (
-    Route("GET", f"{_ROOT}/applications", _applications, "read", _PAGED),
-    Route("GET", _APPLICATION, _get_application, "read"),
-    Route("GET", f"{_APPLICATION}/manifests/{{manifest_generation}}", _manifest, "read"),
-    Route("POST", f"{_APPLICATION}/manifests", _publish, "deploy"),
-    Route("GET", f"{_ROOT}/routing", _routings, "read", _PAGED),
-    Route("GET", f"{_ROOT}/routing/{{routing_generation}}", _get_routing, "read"),
+    Route(
+        "GET",
+        f"{_ROOT}/applications",
+        _applications,
+        "read",
+        says="List applications with their active manifests.",
+        query=PAGED,
+        answers={200: Page[ApplicationDocument]},
+    ),
+    Route(
+        "GET",
+        _APPLICATION,
+        _get_application,
+        "read",
+        says="Read one application's active manifest generation.",
+        also_by=("deploy", "execute"),
+        answers={200: ApplicationDocument},
+        refuses=("not_found",),
+    ),
+    Route(
+        "GET",
+        f"{_APPLICATION}/manifests/{{manifest_generation}}",
+        _manifest,
+        "read",
+        says="Read one manifest generation, active or not.",
+        also_by=("deploy", "execute"),
+        answers={200: ManifestDocument},
+        refuses=("not_found",),
+    ),
+    Route(
+        "POST",
+        f"{_APPLICATION}/manifests",
+        _publish,
+        "deploy",
+        says="Publish the complete desired state of an application, and activate it.",
+        details="The publication names the generation it replaces. Repeating an identical publication answers its first activation.",
+        takes=Publication,
+        answers={201: PublicationReceipt, 200: PublicationReceipt},
+        refuses=("parent_conflict", "unsupported_version"),
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/routing",
+        _routings,
+        "read",
+        says="List routing generations, newest first.",
+        query=PAGED,
+        answers={200: Page[RoutingDocument]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/routing/{{routing_generation}}",
+        _get_routing,
+        "read",
+        says="Read one routing generation, active or not.",
+        answers={200: RoutingDocument},
+        refuses=("not_found",),
+    ),
 )

@@ -27,7 +27,7 @@ from ryusen_protocol.problems import Problem, not_found
 from ryusen_protocol.submission import submitted_payload
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor
-from ryusen_server.api.parameters import document, identifier, limit, wait_ms, workspace
+from ryusen_server.api.parameters import PAGED, WAIT_MS, Identifier, document, page_size, wait_ms, workspace
 from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.api.run_documents import event_run
 from ryusen_server.api.waiting import Patience
@@ -35,6 +35,7 @@ from ryusen_server.core.evolve import fold
 from ryusen_server.core.rows import EventRow, RunRow
 
 _ROOT: Final = "/v1/workspaces/{workspace}/events"
+_NAME: Final = Identifier("name", "Only events of exactly this name.")
 _BODY_BYTES_MAX: Final = PAYLOAD_BYTES_MAX * 4 // 3 + 4 + MIB
 """A payload in base64 beside the most metadata and names there can be, escaped as wastefully as JSON allows."""
 
@@ -141,9 +142,9 @@ def _summary(event: EventRow) -> EventSummary:
 
 async def _list(context: Context, call: Call) -> Answer | Problem:
     last = after(call, "events")
-    most = limit(call)
+    most = page_size(call)
     before = None if last is None else (last[0], EventId(last[1]))
-    rows = await context.store.events(workspace(call), name=identifier(call, "name"), before=before, limit=most + 1)
+    rows = await context.store.events(workspace(call), name=_NAME.read(call), before=before, limit=most + 1)
     more = len(rows) > most
     del rows[most:]
     next_cursor = cursor(call, "events", rows[-1].received_at_ms, rows[-1].event_id) if more else None
@@ -203,7 +204,37 @@ async def _matches(context: Context, event: EventRow) -> list[EventMatch]:
 
 
 ROUTES: Final = (
-    Route("POST", _ROOT, _submit, "events:send", frozenset(("wait_ms",))),
-    Route("GET", _ROOT, _list, "events:read", frozenset(("name", "cursor", "limit"))),
-    Route("GET", f"{_ROOT}/{{event_id}}", _get, "events:read", frozenset(("wait_ms",))),
+    Route(
+        "POST",
+        _ROOT,
+        _submit,
+        "events:send",
+        says="Submit an event; the answer means that it is durable.",
+        details="Exactly one of `data` (any JSON, kept as its exact text) and `payload_base64`. Under an idempotency key the same content "
+        "answers the first event again, and other content is refused. With `wait_ms` the answer comes with the ended runs.",
+        takes=EventSubmission,
+        query=(WAIT_MS,),
+        parameter_needs={"wait_ms": "events:read"},
+        answers={201: EventReceipt, 200: EventReceipt},
+        refuses=("idempotency_key_reused",),
+    ),
+    Route(
+        "GET",
+        _ROOT,
+        _list,
+        "events:read",
+        says="List events, newest first, without payloads.",
+        query=(_NAME, *PAGED),
+        answers={200: Page[EventSummary]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/{{event_id}}",
+        _get,
+        "events:read",
+        says="Read one event: payload, the triggers it matched, and the runs it started.",
+        query=(WAIT_MS,),
+        answers={200: EventDetail},
+        refuses=("not_found",),
+    ),
 )

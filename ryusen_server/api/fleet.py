@@ -6,19 +6,18 @@ from typing import Final, cast
 
 import msgspec
 
-from ryusen_protocol.api import FunctionDocument, FunctionTrigger, ReleaseDocument, Transport, WorkerDocument
+from ryusen_protocol.api import FunctionDocument, FunctionTrigger, Page, ReleaseDocument, Transport, WorkerDocument
 from ryusen_protocol.frames import ExecutionContract
 from ryusen_protocol.ids import Workspace
 from ryusen_protocol.problems import Problem
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import page_of
-from ryusen_server.api.parameters import workspace
+from ryusen_server.api.parameters import PAGED, workspace
 from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.core.rows import ManifestRow, ReleaseRow
 from ryusen_server.engine.views import WorkerView
 
 _ROOT: Final = "/v1/workspaces/{workspace}"
-_PAGED: Final = frozenset(("cursor", "limit"))
 
 
 async def _workers(context: Context, call: Call) -> Answer | Problem:
@@ -102,7 +101,31 @@ def _declared(context: Context, where_in: Workspace, manifest: ManifestRow) -> l
 
 
 ROUTES: Final = (
-    Route("GET", f"{_ROOT}/workers", _workers, "read", _PAGED),
-    Route("GET", f"{_ROOT}/releases", _releases, "read", _PAGED),
-    Route("GET", f"{_ROOT}/functions", _functions, "read", _PAGED),
+    Route(
+        "GET",
+        f"{_ROOT}/workers",
+        _workers,
+        "read",
+        says="List worker instances as they are now: release, capacity, load, last contact and failure.",
+        query=PAGED,
+        answers={200: Page[WorkerDocument]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/releases",
+        _releases,
+        "read",
+        says="List releases in the order they were first seen.",
+        query=PAGED,
+        answers={200: Page[ReleaseDocument]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/functions",
+        _functions,
+        "read",
+        says="List the functions of every active manifest, what starts them, and who can run them now.",
+        query=PAGED,
+        answers={200: Page[FunctionDocument]},
+    ),
 )

@@ -1,30 +1,41 @@
-"""What a route is to the resource modules: a call comes in, an answer goes out, and no web framework is in between."""
+"""What a route is to the resource modules: a call comes in, an answer goes out, and no web framework is in between.
+
+A route says everything about itself where it is declared: who may call it, what it takes, and every way it answers. The server obeys
+that declaration, and the OpenAPI document is made of it, so that the two cannot differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ryusen_protocol.problems import CONTENT_TYPE, Problem
+from ryusen_protocol.problems import CONTENT_TYPE, Problem, ProblemCode
 
 if TYPE_CHECKING:
     from ryusen_server.api.context import Context
+    from ryusen_server.api.credentials import Principal
 
 JSON: Final = "application/json"
 Method = Literal["GET", "POST"]
+WorkspaceCapability = Literal["events:send", "events:read", "read", "operate"]
+ApplicationCapability = Literal["deploy", "execute"]
 Capability = Literal["events:send", "events:read", "read", "operate", "deploy", "execute"]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request that passed the gate: decoded path segments, query parameters each given once, and the body's bytes."""
+    """One request that passed the gate: decoded path segments, query parameters each given once, and the body's bytes.
+
+    `principal` is whom a token stands for; none on a server without credentials, where everybody may do everything.
+    """
 
     segments: Mapping[str, str]
     query: Mapping[str, str]
     body: bytes
+    principal: Principal | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -47,17 +58,62 @@ class Refused(Exception):
 Handler: TypeAlias = "Callable[[Context, Call], Awaitable[Answer | Problem]]"
 
 
-class Route(msgspec.Struct, frozen=True):
-    """One route. `path` names its segments in braces; `query` are the parameters it takes, any other is refused.
+class Parameter(Protocol):
+    """A query parameter: its name, what it does, and the JSON Schema of its value. `parameters` has the kinds there are."""
 
-    `capability` is what a caller needs in the workspace or, for `deploy` and `execute`, in the application; none for liveness.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def says(self) -> str: ...
+
+    def schema(self) -> dict[str, object]:
+        """Which values are taken."""
+        ...
+
+
+class Text(msgspec.Struct, frozen=True):
+    """An answer that is no JSON document."""
+
+    content_type: str
+
+
+Shape: TypeAlias = Any
+"""A type of `ryusen_protocol` whose document is sent or taken, or a `Text`."""
+
+
+class _Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route says of itself.
+
+    `says`: one sentence for people. `answers`: what a success answers, by status. `takes`: what the body holds, if the route takes one.
+    `query`: the parameters it takes; any other is refused. `refuses`: the problems it answers beside those that any route may.
+    `also_by`: capabilities in the application of the path that serve in place of `capability`. `parameter_needs`: what a caller needs
+    besides to give a parameter. `details`: more than one sentence, for the OpenAPI document. `refusals`: documents that stand for a
+    problem, by status, where a route answers refusals of its own.
+    """
+
+    says: str
+    answers: Mapping[int, Shape]
+    takes: Shape | None = None
+    query: tuple[Parameter, ...] = ()
+    refuses: tuple[ProblemCode, ...] = ()
+    also_by: tuple[ApplicationCapability, ...] = ()
+    parameter_needs: Mapping[str, WorkspaceCapability] = {}
+    details: str = ""
+    refusals: Mapping[int, Shape] = {}
+
+
+class Route(_Declared, frozen=True):
+    """One route. `path` names its segments in braces.
+
+    `capability` is what a caller needs in the workspace of the path or, for `deploy` and `execute`, in its application; none for what
+    everybody may see.
     """
 
     method: Method
     path: str
     handler: Handler
     capability: Capability | None
-    query: frozenset[str] = frozenset()
 
 
 def answer(document: object, status: int = 200) -> Answer:

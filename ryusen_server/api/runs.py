@@ -15,6 +15,7 @@ from ryusen_protocol.api import (
     HistoryEntryDocument,
     Page,
     Recovery,
+    RediscoverReceipt,
     RunDetail,
     RunOutcome,
     RunStatus,
@@ -27,7 +28,18 @@ from ryusen_protocol.problems import Problem, not_found
 from ryusen_server.api.attention import lacking_workers, lacks_worker
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor
-from ryusen_server.api.parameters import choice, document, identifier, limit, position, wait_ms, workspace
+from ryusen_server.api.parameters import (
+    CURSOR,
+    LIMIT,
+    WAIT_MS,
+    Identifier,
+    document,
+    page_size,
+    position,
+    wait_ms,
+    word,
+    workspace,
+)
 from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.api.run_documents import run_detail, run_summary
 from ryusen_server.api.waiting import Patience
@@ -41,30 +53,40 @@ _ROOT: Final = "/v1/workspaces/{workspace}/runs"
 _COMMAND_BYTES_MAX: Final = 64 * KIB
 _SCANNED_ROWS_MAX: Final = 5_000
 _BY: Final = "api"
+_STATUS: Final = word("status", "Only runs with this status.", RunStatus)
+_OUTCOME: Final = word("outcome", "Only runs with this outcome.", RunOutcome)
+_RECOVERY: Final = word("recovery", "Only runs with this recovery.", Recovery)
+_ATTENTION: Final = word("attention", "Only runs that wait for somebody, for this reason.", Attention)
+_FUNCTION: Final = Identifier("function", "Only runs of this function.")
+_APPLICATION: Final = Identifier("application", "Only runs of this application.")
+_EVENT: Final = Identifier("event", "Only runs that this event started.")
+_Q: Final = Identifier("q", "Only runs whose id, or whose function, begins so.", or_empty=True)
+_AFTER: Final = position("after", "Only transactions behind this position.")
+_HISTORY_CURSOR: Final = position("cursor", "`next_cursor` of the page before; it counts in place of `after`.")
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _NoContent(msgspec.Struct, frozen=True):
+class NoContent(msgspec.Struct, frozen=True):
     """The body of a command that needs no more words than its path."""
 
 
 async def _list(context: Context, call: Call) -> Answer | Problem:
-    attention = choice(call, "attention", Attention)
-    function, application, event = (identifier(call, name) for name in ("function", "application", "event"))
+    attention = _ATTENTION.read(call)
+    function, application, event = (parameter.read(call) for parameter in (_FUNCTION, _APPLICATION, _EVENT))
     where = RunFilter(
-        status=choice(call, "status", RunStatus),
-        outcome=choice(call, "outcome", RunOutcome),
-        recovery=choice(call, "recovery", Recovery),
+        status=_STATUS.read(call),
+        outcome=_OUTCOME.read(call),
+        recovery=_RECOVERY.read(call),
         function=None if function is None else FunctionId(function),
         application=None if application is None else Application(application),
         event_id=None if event is None else EventId(event),
         attention=None if attention == "no_worker" else attention,
-        q=identifier(call, "q") if call.query.get("q") else None,
+        q=_Q.read(call),
     )
     last = after(call, "runs")
     before = None if last is None else (last[0], RunId(last[1]))
-    most = limit(call)
+    most = page_size(call)
     if attention == "no_worker":
         shown, more = await _without_worker(context, workspace(call), where, before, most)
     else:
@@ -153,8 +175,8 @@ async def _history(context: Context, call: Call) -> Answer | Problem:
     row = await context.store.run(run_id)
     if row is None or row.workspace != workspace(call):
         return not_found("run", run_id)
-    start = position(call, "cursor") or position(call, "after") or 0
-    most = limit(call)
+    start = _HISTORY_CURSOR.read(call) or _AFTER.read(call) or 0
+    most = page_size(call)
     entries = await context.store.history(run_id, after=start, limit=most + 1)
     more = len(entries) > most
     del entries[most:]
@@ -166,13 +188,13 @@ async def _history(context: Context, call: Call) -> Answer | Problem:
 
 
 async def _cancel(context: Context, call: Call) -> Answer | Problem:
-    document(call, _NoContent, bytes_max=_COMMAND_BYTES_MAX)
+    document(call, NoContent, bytes_max=_COMMAND_BYTES_MAX)
     stopped = await context.to_its_end(context.engine.cancel(workspace(call), RunId(call.segments["run_id"]), by=_BY))
     return await _receipt(context, stopped)
 
 
 async def _rediscover(context: Context, call: Call) -> Answer | Problem:
-    document(call, _NoContent, bytes_max=_COMMAND_BYTES_MAX)
+    document(call, NoContent, bytes_max=_COMMAND_BYTES_MAX)
     woken = await context.to_its_end(context.engine.rediscover(workspace(call), RunId(call.segments["run_id"]), by=_BY))
     return await _receipt(context, woken)
 
@@ -185,14 +207,56 @@ async def _receipt(context: Context, done: StoppedRun | Problem) -> Answer | Pro
     return answer(CancelReceipt(status=status, run=run_summary(done.run, no_worker=done.run.run_id in lacking)), 202)
 
 
-_FILTERS: Final = frozenset(
-    ("status", "outcome", "recovery", "function", "application", "event", "attention", "q", "cursor", "limit"),
-)
+_FILTERS: Final = (_STATUS, _OUTCOME, _RECOVERY, _FUNCTION, _APPLICATION, _EVENT, _ATTENTION, _Q, CURSOR, LIMIT)
 
 ROUTES: Final = (
-    Route("GET", _ROOT, _list, "read", _FILTERS),
-    Route("GET", f"{_ROOT}/{{run_id}}", _get, "read", frozenset(("wait_ms",))),
-    Route("GET", f"{_ROOT}/{{run_id}}/history", _history, "read", frozenset(("after", "cursor", "limit"))),
-    Route("POST", f"{_ROOT}/{{run_id}}/cancel", _cancel, "operate"),
-    Route("POST", f"{_ROOT}/{{run_id}}/rediscover", _rediscover, "operate"),
+    Route(
+        "GET",
+        _ROOT,
+        _list,
+        "read",
+        says="List runs, newest first, without payloads. Filters are joined by *and*.",
+        query=_FILTERS,
+        answers={200: Page[RunSummary]},
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/{{run_id}}",
+        _get,
+        "read",
+        says="Read one run: input, steps, attempts, unwind, blocker, deadline, and the position it is told at.",
+        query=(WAIT_MS,),
+        answers={200: RunDetail},
+        refuses=("not_found",),
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/{{run_id}}/history",
+        _history,
+        "read",
+        says="List the committed transactions of a run, in commit order.",
+        query=(_AFTER, _HISTORY_CURSOR, LIMIT),
+        answers={200: Page[HistoryEntryDocument]},
+        refuses=("not_found",),
+    ),
+    Route(
+        "POST",
+        f"{_ROOT}/{{run_id}}/cancel",
+        _cancel,
+        "operate",
+        says="Ask a run to stop; the answer means that the intent is durable, not that running code has stopped.",
+        takes=NoContent,
+        answers={202: CancelReceipt},
+        refuses=("not_found", "not_cancellable"),
+    ),
+    Route(
+        "POST",
+        f"{_ROOT}/{{run_id}}/rediscover",
+        _rediscover,
+        "operate",
+        says="Ask a blocked run to meet its current code again.",
+        takes=NoContent,
+        answers={202: RediscoverReceipt},
+        refuses=("not_found", "not_blocked"),
+    ),
 )

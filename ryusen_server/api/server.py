@@ -48,6 +48,13 @@ async def _server(context: Context, call: Call) -> Answer | Problem:
 
 
 ROUTES: Final = (
-    Route("GET", "/v1/health", _health, None),
-    Route("GET", "/v1/server", _server, "read"),
+    Route("GET", "/v1/health", _health, None, says="Tell whether the server takes new work.", answers={200: Health}),
+    Route(
+        "GET",
+        "/v1/server",
+        _server,
+        "read",
+        says="Tell what the server is, where it listens, how it is set up, and how much it holds.",
+        answers={200: ServerInfo},
+    ),
 )
