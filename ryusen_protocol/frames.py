@@ -14,6 +14,8 @@ from ryusen_protocol.scope import Scope
 
 SUBPROTOCOL: Final = "ryusen.v1.json"
 CONNECT_PATH: Final = "/v1/connect"
+HISTORY_DELTA: Final = "history_delta"
+"""Capability: an invocation may send only the completed steps that this worker process does not hold."""
 
 Disposition = Literal["accepted", "replayed", "stale", "discarded", "malformed"]
 

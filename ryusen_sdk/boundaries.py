@@ -10,12 +10,14 @@ import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from ryusen_protocol.declarations import CompensationPolicy, Declaration, Location, RunDeclaration
-from ryusen_sdk.convert import from_wire, plain, to_wire, typed
+from ryusen_sdk.convert import from_wire, to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed
 from ryusen_sdk.latch import Callback
 from ryusen_sdk.machine import CallSite, located
 from ryusen_sdk.operation import Operation
 from ryusen_sdk.options import Compensate, Retry, Span, checked_name, checked_step_id, retry_policy, shown, timeout_ms
+from ryusen_sdk.recall import recalled
+from ryusen_sdk.typed import check_type, plain, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +63,8 @@ class StepBoundary:
         raise NotImplementedError
 
     def read(self, value: msgspec.Raw) -> object:
-        """The recorded success as the body gets it."""
-        return from_wire(value)
+        """The recorded success as the body gets it, its own to change."""
+        return recalled(value)
 
     def recorder(self, reaction: Execute) -> Callable[[object], msgspec.Raw]:
         """How a callback's result becomes what is recorded."""
@@ -117,6 +119,8 @@ class RunStep(StepBoundary):
     def declare(self) -> Declaration:
         undo = self._compensate
         own = undo if isinstance(undo, Compensate) else None
+        if self._returns is not None:
+            check_type(self._returns)
         return RunDeclaration(
             step_id=checked_step_id(self.step_id),
             name=checked_name(self.step_id, self._name),
@@ -133,7 +137,7 @@ class RunStep(StepBoundary):
         )
 
     def read(self, value: msgspec.Raw) -> object:
-        plain_value = from_wire(value)
+        plain_value = recalled(value)
         return plain_value if self._returns is None else typed(plain_value, self._returns)
 
     def callback(self, pass_: Pass, reaction: Execute) -> Callback:

@@ -16,6 +16,7 @@ import msgspec
 from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION
 from ryusen_protocol.codec import MalformedDocument, UnknownVariant, decode_server_frame, encode
 from ryusen_protocol.frames import (
+    HISTORY_DELTA,
     Drain,
     Draining,
     ExecutionContract,
@@ -34,6 +35,7 @@ from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, Ru
 from ryusen_protocol.invocation import DiscoveryTarget, Invocation
 from ryusen_protocol.outcome import Outcome, RejectedBeforeStart, RejectionReason
 from ryusen_protocol.scope import Scope
+from ryusen_sdk.histories import Histories
 
 RESEND_MS: Final = 10_000
 RETRYABLE_REJECTION: Final = "unavailable"
@@ -115,8 +117,9 @@ class _Unacknowledged:
 class Session:
     """One worker's conversation with the server, over all its connections."""
 
-    def __init__(self, facts: WorkerFacts) -> None:
+    def __init__(self, facts: WorkerFacts, histories: Histories | None = None) -> None:
         self._facts = facts
+        self._histories = histories or Histories()
         self._connection = 0
         self._session_id: SessionId | None = None
         self._is_open = False
@@ -181,6 +184,7 @@ class Session:
                 previous_session=self._session_id,
                 release_id=facts.release_id,
                 draining=self._is_draining,
+                capabilities=[HISTORY_DELTA],
                 held=[
                     *self._executing.values(),
                     *(kept.held for kept in self._unacknowledged.values()),
@@ -199,16 +203,16 @@ class Session:
             frame = decode_server_frame(data)
         except MalformedDocument as refused:
             return self._unreadable(data, refused, now_ms)
-        return self._follow(frame, now_ms)
+        return self._follow(frame, data, now_ms)
 
-    def _follow(self, frame: ServerFrame, now_ms: int) -> list[Action]:
+    def _follow(self, frame: ServerFrame, data: bytes, now_ms: int) -> list[Action]:
         match frame:
             case Registered():
                 return self._registered(frame, now_ms)
             case RegistrationRejected():
                 return [Refused(frame.code, frame.message, is_final=frame.code != RETRYABLE_REJECTION)]
             case Invoke():
-                return self._invoked(frame.invocation, now_ms)
+                return self._invoked(frame.invocation, len(data), now_ms)
             case OutcomeAck():
                 return self._acknowledged(frame)
             case Drain():
@@ -268,7 +272,7 @@ class Session:
         self._unsent.clear()
         return actions
 
-    def _invoked(self, invocation: Invocation, now_ms: int) -> list[Action]:
+    def _invoked(self, invocation: Invocation, size: int, now_ms: int) -> list[Action]:
         request_id = invocation.request_id
         if request_id in self._executing:
             return []
@@ -280,8 +284,11 @@ class Session:
         reason = self._refusal(invocation)
         if reason is not None:
             return self._rejected(held, reason, now_ms)
+        whole = self._histories.completed(invocation, size)
+        if whole is None:
+            return self._rejected(held, "history_missing", now_ms)
         self._executing[request_id] = held
-        return [Begin(invocation)]
+        return [Begin(whole)]
 
     def _refusal(self, invocation: Invocation) -> RejectionReason | None:
         if invocation.scope != self._facts.scope:
