@@ -26,7 +26,8 @@ from ryusen_server.core.state import Run
 
 _encode = msgspec.json.Encoder().encode
 
-_OPEN = b'{"type":"invoke","protocol_version":1,"invocation":{"type":"invocation","protocol_version":1,"request_id":'
+_FRAMED = b'{"type":"invoke","protocol_version":1,"invocation":'
+_OPEN = _FRAMED + b'{"type":"invocation","protocol_version":1,"request_id":'
 
 
 def event_input(event: EventRow) -> bytes:
@@ -62,6 +63,11 @@ def _facts(run: Run) -> RunFacts:
         deadline_at_ms=None if run.deadline is None else run.deadline.at_ms,
         failure=None if failure is None else RunFailure(failure.category, failure.message),
     )
+
+
+def invocation_of(frame: bytes) -> bytes:
+    """The invocation of a frame of `discovery_frame` or `attempt_frame`, as a document of its own."""
+    return frame[len(_FRAMED) : -1]
 
 
 def discovery_frame(run: Run, head: bytes, request_id: RequestId) -> bytes:

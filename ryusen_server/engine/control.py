@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -67,6 +68,8 @@ class Control:
         self._seeing: dict[tuple[Scope, ReleaseId], asyncio.Future[None]] = {}
         """Releases whose first registration is not durable yet."""
         self._publishing: dict[Workspace, asyncio.Lock] = {}
+        self.on_activated: Callable[[ManifestRow], None] | None = None
+        """Told of every activation once it is durable."""
         self._keys: dict[tuple[Workspace, str], asyncio.Future[None]] = {}
         self._submissions: set[asyncio.Task[AcceptedEvent | Problem]] = set()
         self._expanding: set[EventId] = set()
@@ -169,6 +172,8 @@ class Control:
         if error is None:
             self._durable_active.setdefault(workspace, {})[scope.application] = manifest
             self._durable_heads[workspace] = manifest.routing_generation
+            if self.on_activated is not None:
+                self.on_activated(manifest)
             return
         self._active[workspace] = dict(self._durable_active.get(workspace, {}))
         if workspace in self._durable_heads:

@@ -25,6 +25,7 @@ from ryusen_server.core.rows import ManifestRow, ReleaseRow
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import Dispatcher
+from ryusen_server.engine.exchanges import Exchanges
 from ryusen_server.engine.fleet import Fleet
 from ryusen_server.engine.leases import Leases
 from ryusen_server.engine.moving import Mover
@@ -37,7 +38,7 @@ from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, Contact
 from ryusen_server.engine.waiting import Waiters
 from ryusen_server.ports.store import Store
 from ryusen_server.ports.time import Clock, Entropy
-from ryusen_server.ports.worker import WorkerChannel
+from ryusen_server.ports.worker import Endpoint, WorkerChannel
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Engine:
         self._store = store
         self._clock = clock
         self._fleet = fleet = Fleet()
-        self._leases = leases = Leases(config.lease_ms, config.heartbeat_ms)
+        self._leases = leases = Leases(config.lease_ms, config.heartbeat_ms, config.exchange_ms)
         self._runs = runs = Runs(
             store=store, clock=clock, entropy=entropy, waiters=self.waiters, early=config.early, in_memory_max=config.runs_in_memory
         )
@@ -77,6 +78,18 @@ class Engine:
             clock=clock,
             entropy=entropy,
         )
+        self._exchanges = exchanges = Exchanges(
+            runs=runs,
+            fleet=fleet,
+            dispatcher=dispatcher,
+            mover=mover,
+            clock=clock,
+            config=config,
+            pass_answered=self._sessions.discovery_answered,
+        )
+        self._sessions.exchanges = exchanges
+        self._entropy = entropy
+        control.on_activated = exchanges.activated
         runs.performer = self._sessions
 
     def _wake(self, run_id: RunId) -> None:
@@ -176,6 +189,12 @@ class Engine:
         return self._control.releases(workspace)
 
     # workers
+
+    def attach_endpoint(self, scope: Scope, address: str, endpoint: Endpoint, capacity: int) -> None:
+        """Use an endpoint for an application's work until this engine stops. Called after `start`; `address` names it to people."""
+        manifests = self._control.active_manifests(scope.workspace)
+        manifest = next((row for row in manifests if row.application == scope.application), None)
+        self._exchanges.attach(scope, address, SessionId(self._entropy.token("ses")), endpoint, capacity, manifest)
 
     async def register(self, frame: Register, channel: WorkerChannel) -> Registered | RegistrationRejected:
         """Open a session for a worker, or say why not."""

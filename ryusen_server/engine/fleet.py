@@ -6,6 +6,7 @@ Owns no rule: who gets work is `core.selection`, what a loss means is the core's
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,7 @@ from ryusen_protocol.scope import Scope
 from ryusen_server.core.records import WorkerRef
 from ryusen_server.core.selection import UNVERSIONED_POSITION, choose
 from ryusen_server.engine.views import WorkerView
-from ryusen_server.ports.worker import WorkerChannel
+from ryusen_server.ports.worker import Endpoint, WorkerChannel
 
 
 class Flight(msgspec.Struct):
@@ -30,7 +31,7 @@ class Flight(msgspec.Struct):
 
 
 class Instance(msgspec.Struct, eq=False):
-    """One worker process, over all of its sessions."""
+    """One worker process over all of its sessions, or one configured endpoint: that one has no channel, and a session for this life."""
 
     scope: Scope
     instance_id: InstanceId
@@ -46,11 +47,25 @@ class Instance(msgspec.Struct, eq=False):
     refused: set[FunctionId] = set()
     """Functions it rejected as unsupported since it registered."""
     last_failure: str | None = None
+    endpoint: Endpoint | None = None
+    reachable: bool = True
+    """Whether the last exchange with the endpoint could connect; a worker that is present is reachable."""
+    last_failure_at_ms: int | None = None
+    last_success_at_ms: int | None = None
+
+    @property
+    def present(self) -> bool:
+        """Connected, or an endpoint."""
+        return self.channel is not None or self.endpoint is not None
 
     @property
     def available(self) -> bool:
-        """Connected and not draining."""
-        return self.channel is not None and not self.draining
+        """Present and not draining."""
+        return self.present and not self.draining
+
+    @property
+    def transport(self) -> Literal["connected", "http"]:
+        return "connected" if self.endpoint is None else "http"
 
     @property
     def capacity(self) -> int:
@@ -63,7 +78,7 @@ class Instance(msgspec.Struct, eq=False):
     @property
     def ref(self) -> WorkerRef:
         """Who an effect is authorized for."""
-        return WorkerRef(self.instance_id, self.session_id, self.frame.release_id, "connected")
+        return WorkerRef(self.instance_id, self.session_id, self.frame.release_id, self.transport)
 
 
 class Fleet:
@@ -119,20 +134,51 @@ class Fleet:
             instance.draining = frame.draining
             instance.refused = set()
         self._sessions[session_id] = instance
-        for function in frame.functions:
-            self._runners.setdefault((frame.scope, function), []).append(instance)
+        self._list(instance)
         return instance
 
-    def close(self, instance: Instance, reason: str) -> None:
+    def attach(self, frame: Register, session_id: SessionId, endpoint: Endpoint, now_ms: int) -> Instance:
+        """Know an endpoint from now on, as an unversioned worker that `frame` describes."""
+        self._registered += 1
+        instance = Instance(
+            scope=frame.scope,
+            instance_id=frame.instance_id,
+            frame=frame,
+            session_id=session_id,
+            channel=None,
+            release_position=UNVERSIONED_POSITION,
+            registered_order=self._registered,
+            connected_at_ms=now_ms,
+            last_contact_at_ms=now_ms,
+            draining=False,
+            endpoint=endpoint,
+        )
+        self._instances[frame.scope, frame.instance_id] = instance
+        self._sessions[session_id] = instance
+        self._list(instance)
+        return instance
+
+    def redescribe(self, instance: Instance, frame: Register) -> None:
+        """The endpoint runs other functions from now on. What is out at it stays out."""
+        self._unlist(instance)
+        instance.frame = frame
+        self._list(instance)
+
+    def close(self, instance: Instance, reason: str, now_ms: int) -> None:
         """End the instance's session. What it holds stays known until `forget`."""
         self._sessions.pop(instance.session_id, None)
         instance.channel = None
         instance.last_failure = reason
+        instance.last_failure_at_ms = now_ms
 
     def forget(self, instance: Instance) -> None:
         """Drop a lost instance that holds nothing any more."""
         self._unlist(instance)
         self._instances.pop((instance.scope, instance.instance_id), None)
+
+    def _list(self, instance: Instance) -> None:
+        for function in instance.frame.functions:
+            self._runners.setdefault((instance.scope, function), []).append(instance)
 
     def _unlist(self, instance: Instance) -> None:
         for function in instance.frame.functions:
@@ -147,7 +193,11 @@ class Fleet:
         runners = self._runners.get((scope, function))
         if runners is None:
             return None
-        return choose((runner for runner in runners if function not in runner.refused), asking)
+        chosen = choose((runner for runner in runners if runner.reachable and function not in runner.refused), asking)
+        if chosen is None:
+            # An endpoint that could not be reached is not given up: trying again is how its return is noticed.
+            chosen = choose((runner for runner in runners if not runner.reachable), asking)
+        return chosen
 
     def preferred_release(self, scope: Scope, function: FunctionId) -> ReleaseId | None:
         """The newest release that is connected, not draining and runs the function."""
@@ -159,8 +209,9 @@ class Fleet:
         return None if newest is None else newest.frame.release_id
 
     def can_run(self, scope: Scope, function: FunctionId) -> bool:
-        """Whether some connected worker that is not draining can run the function."""
-        return any(runner.available and function not in runner.refused for runner in self._runners.get((scope, function), ()))
+        """Whether some worker that is there, not draining and reachable can run the function."""
+        runners = self._runners.get((scope, function), ())
+        return any(runner.available and runner.reachable and function not in runner.refused for runner in runners)
 
     def take_off(self, instance: Instance, request_id: RequestId, run_id: RunId, function: FunctionId, *, discovery: bool) -> None:
         """Take a slot of the worker for an invocation."""
@@ -195,8 +246,8 @@ def _view(instance: Instance) -> WorkerView:
         instance_id=instance.instance_id,
         session_id=instance.session_id,
         release_id=frame.release_id,
-        transport="connected",
-        connected=instance.channel is not None,
+        transport=instance.transport,
+        connected=instance.present and instance.reachable,
         functions=tuple(frame.functions),
         capacity=frame.capacity,
         in_flight=instance.in_flight,
@@ -204,11 +255,13 @@ def _view(instance: Instance) -> WorkerView:
         manifest_digest=frame.manifest_digest,
         contract=frame.contract,
         capabilities=tuple(frame.capabilities),
-        sdk=frame.sdk,
-        runtime=frame.runtime,
+        sdk=frame.sdk if instance.endpoint is None else None,
+        runtime=frame.runtime if instance.endpoint is None else None,
         connected_at_ms=instance.connected_at_ms,
         last_contact_at_ms=instance.last_contact_at_ms,
         last_failure=instance.last_failure,
+        last_failure_at_ms=instance.last_failure_at_ms,
+        last_success_at_ms=instance.last_success_at_ms,
     )
 
 

@@ -17,7 +17,10 @@ from ryusen_server.engine.views import ContactView
 
 
 class Lease(msgspec.Struct):
-    """One authorized attempt. `until_ms` moves with contact; `answer_by_ms`, from the attempt timeout, never does."""
+    """One authorized attempt. `until_ms` moves with contact; `answer_by_ms`, from the attempt timeout, never does.
+
+    `is_exchange`: it went to an endpoint, so that contact is its open exchange and no heartbeat is waited for.
+    """
 
     run_id: RunId
     request_id: RequestId
@@ -27,6 +30,7 @@ class Lease(msgspec.Struct):
     until_ms: int
     answer_by_ms: int | None
     in_contact: bool
+    is_exchange: bool = False
 
     @property
     def ends_at_ms(self) -> int:
@@ -48,24 +52,31 @@ def _holds(holder: Holder, lease: Lease) -> bool:
 class Leases:
     """The leases of every authorized attempt, by request."""
 
-    def __init__(self, lease_ms: int, heartbeat_ms: int) -> None:
+    def __init__(self, lease_ms: int, heartbeat_ms: int, exchange_ms: int) -> None:
         self._lease_ms = lease_ms
         self._heartbeat_ms = heartbeat_ms
+        self._exchange_ms = exchange_ms
         self._leases: dict[RequestId, Lease] = {}
 
     def begin(self, run: Run, attempt: Attempt, *, floor_ms: int, in_contact: bool) -> None:
         """Watch an authorized attempt; the lease ends at `floor_ms` at the earliest, whatever it was and whenever its answer was due."""
         if attempt.request_id is None or attempt.worker is None or attempt.lease_until_ms is None:
             raise AssertionError("an authorized attempt has a request, a worker and a lease")
+        is_exchange = attempt.worker.transport == "http"
+        until_ms = attempt.lease_until_ms
+        if is_exchange and in_contact and attempt.authorized_at_ms is not None:
+            # The durable lease is for a server that dies; while the exchange is open it is the contact.
+            until_ms = attempt.answer_by_ms or attempt.authorized_at_ms + self._exchange_ms
         self._leases[attempt.request_id] = Lease(
             run.run_id,
             attempt.request_id,
             Scope(run.workspace, run.application),
             attempt.worker.instance_id,
             attempt.worker.session_id,
-            max(attempt.lease_until_ms, floor_ms),
+            max(until_ms, floor_ms),
             None if attempt.answer_by_ms is None else max(attempt.answer_by_ms, floor_ms),
             in_contact,
+            is_exchange,
         )
 
     def end(self, request_id: RequestId) -> None:
@@ -106,7 +117,7 @@ class Leases:
         lease = self._leases.get(request_id)
         if lease is None:
             return None
-        silent = now_ms > lease.until_ms - self._lease_ms + 2 * self._heartbeat_ms
+        silent = not lease.is_exchange and now_ms > lease.until_ms - self._lease_ms + 2 * self._heartbeat_ms
         return ContactView(lease.run_id, request_id, out_of_contact=silent or not lease.in_contact, unknown_at_ms=lease.ends_at_ms)
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@
 |---|---|
 | another protocol major or value codec | rejected `unsupported_contract` |
 | empty or repeated functions, a capacity below 1 | rejected `invalid` |
+| the name of a configured endpoint | rejected `invalid` |
 | an older connection than the live session's | rejected `replaced` |
 | a release known with another contract | rejected `release_conflict` |
 | else | registered; a live session of the instance is replaced |
@@ -101,6 +102,8 @@ class Registrar:
 
     def _older(self, frame: Register) -> RegistrationRejected | None:
         known = self._fleet.instance(frame.scope, frame.instance_id)
+        if known is not None and known.endpoint is not None:
+            return _rejected("invalid", "The instance_id is the address of an endpoint of this server. Make one up at random.")
         if known is not None and known.channel is not None and frame.connection < known.frame.connection:
             return _rejected("replaced", "A newer connection of this worker is open. Only one connection of a process may register.")
         return None

@@ -7,10 +7,7 @@ disposition is durable. What an answer comes to is the core's.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-
-import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
@@ -40,6 +37,7 @@ from ryusen_server.core.decision import Refusal, SendAttempt, SendDiscovery
 from ryusen_server.core.state import Attempt, Run
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.dispatcher import Dispatcher
+from ryusen_server.engine.exchanges import Exchanges, answer_digest
 from ryusen_server.engine.fleet import Fleet, Flight, Instance, request_ids
 from ryusen_server.engine.leases import Leases
 from ryusen_server.engine.moving import Mover
@@ -82,6 +80,8 @@ class Sessions:
         self._config = config
         self.registrar: Registrar
         """Set once by the engine: registering replaces sessions, and sessions begin with registering."""
+        self.exchanges: Exchanges
+        """Set once by the engine: what leaves for an endpoint leaves through it, and what comes back goes the same way as here."""
 
     async def register(self, frame: Register, channel: WorkerChannel) -> Registered | RegistrationRejected:
         """Open a session for a worker, or say why not."""
@@ -138,7 +138,7 @@ class Sessions:
         if out is not None and out.run_id != outcome.run_id:
             self._unreadable(instance, outcome.request_id, flight, "it names another run than its invocation did")
         elif flight.discovery if flight is not None else lease is None and _answers_discovery(body):
-            self._discovery_answered(instance, outcome)
+            self.discovery_answered(instance, outcome)
         else:
             self._effect_answered(instance, flight, outcome)
         self._dispatcher.pump(instance)
@@ -158,7 +158,8 @@ class Sessions:
         else:
             self._mover.spawn("late outcome", self._load_and_answer(instance, outcome))
 
-    def _discovery_answered(self, instance: Instance, outcome: Outcome) -> None:
+    def discovery_answered(self, instance: Instance, outcome: Outcome) -> None:
+        """A pass came back from a worker of whatever transport."""
         live = self._runs.get(outcome.run_id)
         if live is None:
             return  # a pass that is out keeps its run in memory, so this one is no longer wanted
@@ -194,7 +195,7 @@ class Sessions:
         if Scope(run.workspace, run.application) != instance.scope:
             self._acknowledge(instance, outcome.request_id, "discarded", None)
             return
-        command = AnswerAttempt(outcome.request_id, body, _digest(outcome), instance.instance_id)
+        command = AnswerAttempt(outcome.request_id, body, answer_digest(outcome), instance.instance_id)
         decision = self._runs.apply(live, command, rides=True)
         if isinstance(decision, Refusal):
             raise AssertionError("an answer is never refused")
@@ -267,7 +268,7 @@ class Sessions:
         instance = self._fleet.at(session_id)
         if instance is None:
             return
-        self._fleet.close(instance, reason)
+        self._fleet.close(instance, reason, self._clock.now_ms())
         self._leases.lose_contact(instance)
         for request_id in request_ids(flight for flight in instance.flights.values() if flight.discovery):
             self._lose_discovery(instance.flights[request_id])
@@ -293,6 +294,9 @@ class Sessions:
         """An invocation may leave. One whose session is gone never left, which is proof that its effect never began."""
         effect = outgoing.effect
         instance = self._fleet.at(effect.worker.session_id)
+        if instance is not None and instance.endpoint is not None:
+            self.exchanges.begin(instance, instance.endpoint, live, outgoing)
+            return
         if instance is not None and instance.channel is not None:
             instance.channel.send(outgoing.frame)
             return
@@ -330,7 +334,3 @@ def _answers_discovery(body: OutcomeBody) -> bool:
     """Whether a body under a request nobody waits for any more is that of a discovery, which is never acknowledged."""
     rejected = isinstance(body, RejectedBeforeStart) and body.attempt is None and body.attempt_generation is None
     return rejected or isinstance(body, _DISCOVERY_BODIES)
-
-
-def _digest(outcome: Outcome) -> str:
-    return "sha256:" + hashlib.sha256(msgspec.json.encode(outcome.outcome)).hexdigest()

@@ -11,7 +11,10 @@ from ryusen_server.core.rows import EventRow, ManifestRow, RunRow
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """One worker instance: connected, or lost a moment ago and still holding leases."""
+    """One worker instance: connected, or lost a moment ago and still holding leases; or an endpoint, which tells no software.
+
+    An endpoint is `connected` unless its last exchange could not connect.
+    """
 
     scope: Scope
     instance_id: InstanceId
@@ -26,11 +29,13 @@ class WorkerView(msgspec.Struct, frozen=True):
     manifest_digest: str
     contract: ExecutionContract
     capabilities: tuple[str, ...]
-    sdk: Software
-    runtime: Software
+    sdk: Software | None
+    runtime: Software | None
     connected_at_ms: int
     last_contact_at_ms: int
     last_failure: str | None
+    last_failure_at_ms: int | None = None
+    last_success_at_ms: int | None = None
 
 
 class ContactView(msgspec.Struct, frozen=True):
