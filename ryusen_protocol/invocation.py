@@ -27,12 +27,19 @@ class FailureOutcome(msgspec.Struct, frozen=True):
     failure: ErrorRecord
 
 
+class RecordedOutcome(msgspec.Struct, frozen=True):
+    """What a completed step came to: exactly one of the two members is there."""
+
+    success: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    failure: ErrorRecord | msgspec.UnsetType = msgspec.UNSET
+
+
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """One completed step. `outcome` has exactly one member: `{"success": value}` or `{"failure": error}`."""
+    """One completed step."""
 
     step_id: StepId
     kind: StepKind
-    outcome: msgspec.Raw
+    outcome: RecordedOutcome
 
 
 class HistoryBase(msgspec.Struct, frozen=True):

@@ -108,14 +108,6 @@ class Stop(NamedTuple):
 Reaction = Replay | Raise | Execute | Stop
 
 
-class _Recorded(msgspec.Struct, frozen=True):
-    success: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    failure: ErrorRecord | msgspec.UnsetType = msgspec.UNSET
-
-
-_recorded: Final = msgspec.json.Decoder(_Recorded)
-
-
 class Machine:
     """One invocation's decisions. Use `meet` for each boundary, then exactly one of the endings.
 
@@ -244,10 +236,10 @@ class Machine:
 
 
 def _replay(entry: HistoryEntry) -> Replay | Raise:
-    recorded = _recorded.decode(entry.outcome)
-    if not isinstance(recorded.success, msgspec.UnsetType):
+    recorded = entry.outcome
+    if recorded.success is not msgspec.UNSET:
         return Replay(recorded.success)
-    if isinstance(recorded.failure, msgspec.UnsetType):
+    if recorded.failure is msgspec.UNSET:
         msg = f"the recorded outcome of step {entry.step_id!r} is neither a success nor a failure"
         raise AssertionError(msg)
     return Raise(recorded.failure)
