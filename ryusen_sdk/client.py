@@ -33,7 +33,8 @@ from ryusen_protocol.limits import LONG_POLL_MS_MAX
 from ryusen_sdk.app import DEFAULT_URL
 from ryusen_sdk.convert import from_wire
 from ryusen_sdk.errors import MisuseError, RequestRefused, ServerUnreachable
-from ryusen_sdk.payload import json_text, raw_bytes
+from ryusen_sdk.payload import raw_bytes
+from ryusen_sdk.typed import json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,7 +255,7 @@ def _event(
     raw = raw_bytes(data)
     if raw is not None:
         return api.send_event(name, payload=raw, metadata=metadata, key=key, wait_ms=wait_ms)
-    return api.send_event(name, data=json_text(data), metadata=metadata, key=key, wait_ms=wait_ms)
+    return api.send_event(name, data=json_bytes(data), metadata=metadata, key=key, wait_ms=wait_ms)
 
 
 def _built(http: httpx.Client | httpx.AsyncClient, request: Request[Any]) -> httpx.Request:

@@ -1,15 +1,15 @@
 """Python values to portable values and back.
 
-Owns what Python alone knows: aware datetimes stand for instants, timedeltas for durations, and `returns=T` turns typed objects into
-plain values and back. Refuses to coerce: a type the tagged model cannot carry is a `ConversionError` that names the path. The wire
-form itself belongs to `ryusen_protocol.values`.
+Owns what Python alone knows: aware datetimes stand for instants, timedeltas for durations. Refuses to coerce: a type the tagged model
+cannot carry is a `ConversionError` that names the path. The wire form itself belongs to `ryusen_protocol.values`, typed objects to
+`typed`.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -18,20 +18,15 @@ from ryusen_protocol.limits import NESTING_MAX
 from ryusen_protocol.values import Duration, Instant, InvalidValue, Value
 from ryusen_sdk.errors import ConversionError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
-
 NULL: Final = msgspec.Raw(b'{"type":"null"}')
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC) - _EPOCH
+_LATEST: Final = datetime.max.replace(tzinfo=UTC) - _EPOCH
 _SECOND: Final = timedelta(seconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NANOS_PER_MICRO: Final = 1_000
 _KEY_CHARACTERS_MAX: Final = 64
-_NATIVE: Final = (bytes, datetime, timedelta)
-"""What stays itself in plain data, because the tagged model has a place for it."""
 
 
 def to_wire(value: object) -> msgspec.Raw:
@@ -82,7 +77,7 @@ def _each_member(members: dict[object, object], depth: int) -> Value:
         for key, item in members.items():
             converted[key] = _outward(item, depth + 1)
     except InvalidValue as refused:
-        refused.passed(_step(key))
+        refused.passed(member_step(key))
         raise
     return cast("Value", converted)
 
@@ -99,9 +94,15 @@ def _each_item(items: list[object], depth: int) -> Value:
 
 
 def _instant(value: datetime) -> Instant:
-    if value.utcoffset() is None:
+    try:
+        is_naive = value.utcoffset() is None
+        since = timedelta(0) if is_naive else value - _EPOCH
+    except Exception as refused:  # noqa: BLE001 - a tzinfo of the user's runs here
+        raise InvalidValue(f"its time zone gives no offset ({type(refused).__name__})") from None
+    if is_naive:
         raise InvalidValue("a naive datetime names no instant; give it a time zone (datetime.now(UTC))")
-    since = value - _EPOCH
+    if not _EARLIEST <= since <= _LATEST:
+        raise InvalidValue("this instant is outside the years 1 to 9999 in UTC, so it could not be read again")
     return Instant(since.days * 86_400 + since.seconds, since.microseconds * _NANOS_PER_MICRO)
 
 
@@ -132,7 +133,7 @@ def _inward_members(members: dict[str, object]) -> dict[str, object]:
             if type(item) in _FOREIGN:
                 members[key] = _inward(cast("Value", item))
     except InvalidValue as refused:
-        refused.passed(_step(key))
+        refused.passed(member_step(key))
         raise
     return members
 
@@ -175,70 +176,8 @@ def _micros(nanos: int) -> int:
     return micros
 
 
-def _step(key: object) -> str:
+def member_step(key: object) -> str:
     """One member of a path, as `ryusen_protocol.values` spells it."""
     if isinstance(key, str) and key.isidentifier():
         return f".{key}"
     return f"[{json.dumps(str(key)[:_KEY_CHARACTERS_MAX])}]"
-
-
-# Typed results: `returns=T`.
-
-
-def plain(value: object, kind: type[Any]) -> object:
-    """A typed object as plain values: dataclass, msgspec Struct, TypedDict, attrs class or Pydantic model (by its `model_dump`).
-
-    Inside typed data, and only there, tuples and sets become lists and enums, UUIDs and decimals their text or value: the
-    declared type is what brings them back. Raises `ConversionError`.
-    """
-    dump = getattr(value, "model_dump", None)
-    try:
-        if callable(dump):
-            value = dump(mode="python")
-        return _listed(msgspec.to_builtins(value, builtin_types=_NATIVE, str_keys=True))
-    except (TypeError, ValueError, msgspec.MsgspecError) as refused:
-        raise ConversionError("$", f"not a {_name(kind)}: {refused}") from refused
-
-
-def typed(value: object, kind: type[T]) -> T:
-    """Plain values as T, checked. Raises `ConversionError` with the path of the first member that does not fit."""
-    validate = cast("Callable[[object], T] | None", getattr(kind, "model_validate", None))
-    try:
-        if validate is not None:
-            return validate(value)
-        return msgspec.convert(value, type=kind, builtin_types=_NATIVE, strict=True)
-    except msgspec.ValidationError as refused:
-        why, _, path = str(refused).partition(" - at `")
-        raise ConversionError(path.rstrip("`") or "$", f"does not fit {_name(kind)}: {why}") from None
-    except (TypeError, ValueError) as refused:
-        raise ConversionError("$", f"does not fit {_name(kind)}: {refused}") from refused
-
-
-def json_view(data: bytes, kind: type[Any] | None) -> Any:
-    """The JSON document that bytes hold, as T if given. Never changes the bytes. Raises `ConversionError`: broken JSON is no string."""
-    try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as refused:
-        raise ConversionError("$", f"the payload is not JSON ({refused}); its exact bytes are in event.payload") from None
-    if kind is None:
-        return document
-    if hasattr(kind, "model_validate"):
-        return typed(document, kind)
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as refused:
-        why, _, path = str(refused).partition(" - at `")
-        raise ConversionError(path.rstrip("`") or "$", f"does not fit {_name(kind)}: {why}") from None
-
-
-def _listed(value: object) -> object:
-    """The same plain data with lists where typed data had tuples or sets."""
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in cast("dict[object, object]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_listed(item) for item in cast("list[object]", value)]
-    return value
-
-
-def _name(kind: object) -> str:
-    return getattr(kind, "__name__", None) or str(kind)

@@ -38,11 +38,13 @@ from ryusen_protocol.limits import ERROR_CAUSE_DEPTH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 _OWN_FOLDER: Final = __file__.removesuffix("errors.py")
 _STACK_FRAMES_MAX: Final = 40
 _STACK_CHARACTERS_MAX: Final = 16 * 1024
+_UNTOLD: Final = "<this exception cannot be described>"
+_MEMBERS_MAX: Final = 32
+_MEMBER_CHARACTERS_MAX: Final = 200
 _CHAIN_MAX: Final = ERROR_CAUSE_DEPTH_MAX + 2
 """The record, its causes, and one more than the limit, so that clipping sees that there was more and marks the cut."""
 
@@ -209,12 +211,13 @@ def qualified_name(kind: type) -> str:
 def record_of(error: BaseException) -> ErrorRecord:
     """The record of any exception, within every limit. Never raises.
 
-    An ordinary exception is retryable; a `Failure` says for itself; a `StepFailed` gives back the record it was raised from.
+    An ordinary exception is retryable; a `Failure` says for itself; a `StepFailed` gives back the record it was raised from. Of a
+    group the first member is the cause, and the detail `exceptions` lists them all.
     """
     try:
         return clip_error(_chain(error))
-    except Exception:  # noqa: BLE001 - a record must come whatever the user's exception does
-        return ErrorRecord(category=_safe_name(error), message="<this exception cannot be described>", retryable=_retryable(error))
+    except BaseException:  # noqa: BLE001 - a record must come whatever the user's exception does
+        return ErrorRecord(category=_safe_name(error), message=_UNTOLD, retryable=not isinstance(error, Failure))
 
 
 def attempt_timeout(timeout_ms: int, error: BaseException | None) -> ErrorRecord:
@@ -245,41 +248,68 @@ def _chain(error: BaseException) -> ErrorRecord:
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
-    if error.__cause__ is not None:
-        return error.__cause__
-    if error.__context__ is not None and not error.__suppress_context__:
-        return error.__context__
-    if isinstance(error, BaseExceptionGroup):
+    """What it came from. One that does not tell has no cause."""
+    try:
+        if error.__cause__ is not None:
+            return error.__cause__
+        if error.__context__ is not None and not error.__suppress_context__:
+            return error.__context__
+        members = _members(error)
         # A group tells little by itself; its first member is what a reader looks for.
-        return cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return None
+        return members[0] if members else None
+    except BaseException:  # noqa: BLE001 - user code runs here
+        return None
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return cast("BaseExceptionGroup[BaseException]", error).exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
 def _one(error: BaseException, cause: ErrorRecord | None) -> ErrorRecord:
-    stack = _stack(error.__traceback__)
+    stack = _stack(error)
     if isinstance(error, StepFailed):
         return msgspec.structs.replace(error.record, stack=stack)
     if isinstance(error, Failure):
         return ErrorRecord(
-            category=_unicode(error.category),
-            message=_unicode(error.message),
-            retryable=bool(error.retryable),
-            details=_details(error.details),
+            category=_unreserved(_text(_own(error, "category", None) or qualified_name(type(error)))),
+            message=_text(_own(error, "message", "")),
+            retryable=bool(_own(error, "retryable", False)),  # noqa: FBT003 - the default, for one that does not tell
+            details=_details(_own(error, "details", None)),
             cause=cause,
             stack=stack,
         )
-    return ErrorRecord(category=_safe_name(error), message=_text(error), retryable=_retryable(error), cause=cause, stack=stack)
+    return ErrorRecord(
+        category=_safe_name(error), message=_text(error), retryable=True, details=_listed(_members(error)), cause=cause, stack=stack
+    )
 
 
-def _retryable(error: BaseException) -> bool:
-    return bool(getattr(error, "retryable", False)) if isinstance(error, Failure | StepFailed) else True
+def _own(failure: Failure, name: str, default: object) -> object:
+    """A member of a user's failure, whose class may never have called ours, or may have made it a property that raises."""
+    try:
+        return cast("object", getattr(failure, name, default))
+    except BaseException:  # noqa: BLE001 - user code runs here
+        return default
 
 
-def _details(details: Mapping[str, object]) -> dict[str, msgspec.Raw] | None:
+def _listed(members: tuple[BaseException, ...]) -> dict[str, msgspec.Raw] | None:
+    """The members of a group in one line each."""
+    if not members:
+        return None
+    told = [f"{_safe_name(member)}: {_text(member)}"[:_MEMBER_CHARACTERS_MAX] for member in members[:_MEMBERS_MAX]]
+    if len(members) > _MEMBERS_MAX:
+        told.append(f"… {len(members) - _MEMBERS_MAX} more")
+    return _details({"exceptions": told})
+
+
+def _details(details: object) -> dict[str, msgspec.Raw] | None:
     from ryusen_sdk.convert import to_wire  # convert raises this module's ConversionError, so it is met only when needed
 
+    if not details:
+        return None
     kept: dict[str, msgspec.Raw] = {}
-    for key, value in details.items():
+    if not isinstance(details, dict):
+        return {"details": to_wire(f"<not a dict: {_text(type(details).__name__)}>")}
+    for key, value in cast("dict[object, object]", details).items():
         name = _text(key)
         try:
             kept[name] = to_wire(value)
@@ -288,15 +318,19 @@ def _details(details: Mapping[str, object]) -> dict[str, msgspec.Raw] | None:
     return kept or None
 
 
-def _stack(where: TracebackType | None) -> str | None:
-    own = where
-    while own is not None and own.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
-        own = own.tb_next
-    where = own or where  # from the user's first frame on: how the SDK got there helps nobody
-    if where is None:
+def _stack(error: BaseException) -> str | None:
+    try:
+        where = error.__traceback__
+        own = where
+        while own is not None and own.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            own = own.tb_next
+        where = own or where  # from the user's first frame on: how the SDK got there helps nobody
+        if where is None:
+            return None
+        text = "".join(traceback.format_tb(where, limit=-_STACK_FRAMES_MAX))
+        return _unicode(text[-_STACK_CHARACTERS_MAX:])
+    except BaseException:  # noqa: BLE001 - it is diagnostic only: a source that cannot be read costs no record
         return None
-    text = "".join(traceback.format_tb(where, limit=-_STACK_FRAMES_MAX))
-    return _unicode(text[-_STACK_CHARACTERS_MAX:])
 
 
 def _check_category(category: object) -> None:
@@ -308,20 +342,24 @@ def _check_category(category: object) -> None:
 
 def _safe_name(error: BaseException) -> str:
     try:
-        return _unicode(qualified_name(type(error)))
-    except Exception:  # noqa: BLE001 - a metaclass may do anything
+        return _unreserved(_unicode(qualified_name(type(error)))) or "Exception"
+    except BaseException:  # noqa: BLE001 - a metaclass may do anything
         return "Exception"
+
+
+def _unreserved(category: str) -> str:
+    """A class of a user's own module `sdk` is not one of the SDK's failures."""
+    return f"python.{category}" if category.startswith(RESERVED_PREFIX) else category
 
 
 def _text(value: object) -> str:
     """Its text, whatever `__str__` does."""
     try:
-        text = value if type(value) is str else str(value)
-    except Exception:  # noqa: BLE001 - user code runs here
-        return f"<{type(value).__name__} whose text cannot be made>"
-    return _unicode(text)
+        return _unicode(value if type(value) is str else str(value))
+    except BaseException:  # noqa: BLE001 - user code runs here
+        return _UNTOLD
 
 
 def _unicode(text: str) -> str:
     """Exactly `str`, and valid Unicode: a lone surrogate becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return str.encode(text, "utf-8", "backslashreplace").decode()

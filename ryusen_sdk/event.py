@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from typing_extensions import TypeVar
 
 from ryusen_protocol.invocation import ChildInput, EventInput
-from ryusen_sdk.convert import from_wire, json_view, typed
+from ryusen_sdk.convert import from_wire
+from ryusen_sdk.typed import json_view, typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,21 @@ class Parent:
 
     run_id: str
     step_id: str
+
+
+@dataclass(frozen=True)
+class EventPayload:
+    """What a wait received: the payload of the event that matched, as exact bytes and as JSON data."""
+
+    payload: bytes
+
+    @cached_property
+    def data(self) -> Any:
+        """The payload as JSON data. Raises `ConversionError` if it is none; the bytes are there all the same."""
+        return json_view(self.payload, None)
+
+    def __bytes__(self) -> bytes:
+        return self.payload
 
 
 class Event(Generic[T]):

@@ -19,6 +19,7 @@ from ryusen_sdk.errors import DefinitionError, DuplicateFunction, MisuseError
 from ryusen_sdk.event import Event
 from ryusen_sdk.options import Span, timeout_ms
 from ryusen_sdk.step import Step, SyncStep
+from ryusen_sdk.typed import type_name, type_problem
 
 _EVENT_ANNOTATION: Final = re.compile(r"(?:\w+\.)*Event\[.*\]", re.DOTALL)
 
@@ -73,6 +74,17 @@ class Registry:
 
     def get(self, function_id: str) -> Function | None:
         return self._functions.get(function_id)
+
+    def of(self, call: object) -> Function:
+        """The function that this is the code of. Raises `MisuseError` unless it is registered under exactly one id."""
+        found = [function for function in self.functions() if _is_same(function.call, call)]
+        name = getattr(call, "__qualname__", None) or repr(call)[:80]
+        if not found:
+            raise MisuseError(f"{name} is no function of this application; register it with @app.function(), or name the id of one")
+        if len(found) > 1:
+            ids = ", ".join(repr(function.id) for function in found)
+            raise MisuseError(f"{name} is registered under several ids ({ids}); name the one that is meant")
+        return found[0]
 
     def functions(self) -> list[Function]:
         """Every function, ordered by id."""
@@ -204,6 +216,13 @@ def _is_reimport(known: Function, new: Function) -> bool:
     return known.line > 0 and (known.file, known.line) == (new.file, new.line) and known.call is not new.call
 
 
+def _is_same(registered: object, call: object) -> bool:
+    """Bound methods are made anew at each access, and a decorator may stand between what was registered and what is at hand."""
+    if registered is call or (inspect.ismethod(call) and registered == call):
+        return True
+    return callable(call) and callable(registered) and inspect.unwrap(call) is inspect.unwrap(registered) and not inspect.ismethod(call)
+
+
 # `Event[T]`.
 
 
@@ -230,4 +249,9 @@ def _event_type(function: Function) -> type[Any] | None:
     if typing.get_origin(annotation) is not Event:
         return None
     (kind,) = typing.get_args(annotation)
-    return None if kind is Any else kind
+    if kind is Any:
+        return None
+    problem = type_problem(kind)
+    if problem is not None:
+        raise DefinitionError(f"the function {function.id!r} ({function.place}) takes Event[{type_name(kind)}]: {problem}")
+    return kind

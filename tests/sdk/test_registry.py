@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,9 @@ def test_bound_methods_partials_and_objects() -> None:
     assert {function.id: function.is_async for function in app.registry.functions()} == {"fulfil": True, "partial": True, "object": True}
 
 
-class Order: ...
+@dataclass
+class Order:
+    id: int
 
 
 async def typed_body(event: Event[Order], step: Step) -> None: ...
