@@ -391,7 +391,11 @@ class RediscoverReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker instance as the server sees it. `in_flight` counts invocations, discovery too."""
+    """One worker instance as the server sees it. `in_flight` counts invocations, discovery too.
+
+    An HTTP endpoint is one too: its `instance_id` is its URL, and it is `connected` unless its last exchange could not connect. Only an
+    endpoint has a `last_success_at_ms`, the last exchange that was answered, and it tells neither `sdk` nor `runtime`.
+    """
 
     instance_id: InstanceId
     application: Application
@@ -411,6 +415,8 @@ class WorkerDocument(msgspec.Struct, frozen=True, kw_only=True):
     connected_at_ms: int | None
     last_contact_at_ms: int
     last_failure: str | None
+    last_failure_at_ms: int | None = None
+    last_success_at_ms: int | None = None
 
 
 class ReleaseDocument(msgspec.Struct, frozen=True, kw_only=True):

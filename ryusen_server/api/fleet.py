@@ -45,6 +45,8 @@ def _worker(view: WorkerView) -> WorkerDocument:
         connected_at_ms=view.connected_at_ms,
         last_contact_at_ms=view.last_contact_at_ms,
         last_failure=view.last_failure,
+        last_failure_at_ms=view.last_failure_at_ms,
+        last_success_at_ms=view.last_success_at_ms,
     )
 
 

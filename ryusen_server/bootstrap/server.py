@@ -21,7 +21,7 @@ from ryusen_server.api.context import Context, ServerFacts
 from ryusen_server.api.gate import gate_rules
 from ryusen_server.api.serving import Serving, serve_app
 from ryusen_server.bootstrap.listening import BACKLOG, base_url, is_loopback, listen
-from ryusen_server.bootstrap.settings import Ready, ServerSettings, StartRefused
+from ryusen_server.bootstrap.settings import HTTP_CAPACITY_MAX, Ready, ServerSettings, StartRefused
 from ryusen_server.bootstrap.system import SystemClock, SystemEntropy
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.engine import Engine
@@ -30,6 +30,7 @@ from ryusen_server.store.sqlite import SqliteStore, StoreRefused
 from ryusen_server.store.sqlite.schema import SCHEMA_VERSION
 from ryusen_server.transports.connected.connection import GOING_AWAY, ConnectedConfig
 from ryusen_server.transports.connected.gateway import Gateway
+from ryusen_server.transports.http.invoker import HttpInvoker
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Server:
         engine_config: EngineConfig | None = None,
         connected_config: ConnectedConfig | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings = _checked(settings)
         self.addresses: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
         self._open_store = store_factory or _open_sqlite
@@ -72,6 +73,7 @@ class Server:
         self._serving: Serving | None = None
         self._stopped = False
         self._gateway: Gateway | None = None
+        self._invoker: HttpInvoker | None = None
         self._context: Context | None = None
 
     @property
@@ -104,6 +106,7 @@ class Server:
                 try:
                     await self._answer()
                 except BaseException:
+                    await self._end_exchanges()
                     await self.engine.stop()
                     raise
             except BaseException:
@@ -135,6 +138,14 @@ class Server:
         except StorageUnavailable as refused:
             await self.engine.stop()
             raise StartRefused(refused.reason) from refused
+        self._attach_endpoints()
+
+    def _attach_endpoints(self) -> None:
+        settings = self.settings
+        secret = None if settings.http_secret is None else settings.http_secret.encode()
+        self._invoker = HttpInvoker(secret)
+        for endpoint in settings.http_endpoints:
+            self.engine.attach_endpoint(endpoint.scope, endpoint.url, self._invoker.endpoint(endpoint.url), settings.http_capacity)
 
     async def _answer(self) -> None:
         port: int = self._sockets[0].getsockname()[1]
@@ -168,8 +179,14 @@ class Server:
         self._serving.stop_listening()
         await _first(self._gateway.close(GOING_AWAY, "the server is shutting down"), hurry)
         await self._serving.finish(0 if hurry is not None and hurry.is_set() else _ANSWERS_MS)
+        await self._end_exchanges()
         await self.engine.stop()
         await self.store.close()
+
+    async def _end_exchanges(self) -> None:
+        """What an open exchange was asked for is in doubt from here on, and that is recorded while it still can be."""
+        if self._invoker is not None:
+            await self._invoker.close()
 
 
 async def _first(work: Awaitable[None], hurry: asyncio.Event | None) -> None:
@@ -200,6 +217,17 @@ async def running(server: Server) -> AsyncGenerator[Server, None]:
 
 async def _open_sqlite(path: Path | None, on_fatal: Callable[[str], None]) -> OpenStore:
     return await SqliteStore.open(path, on_fatal=on_fatal)
+
+
+def _checked(settings: ServerSettings) -> ServerSettings:
+    endpoints = settings.http_endpoints
+    if len(set(endpoints)) != len(endpoints):
+        raise StartRefused("an HTTP endpoint is given twice; give each once, and raise --http-capacity if one may do more at a time")
+    if not 1 <= settings.http_capacity <= HTTP_CAPACITY_MAX:
+        raise StartRefused(f"an HTTP capacity of {settings.http_capacity} is not between 1 and {HTTP_CAPACITY_MAX}")
+    if settings.http_secret == "":
+        raise StartRefused("the HTTP secret is empty; give it a long random value, or unset it to leave calls unsigned")
+    return settings
 
 
 def _engine_config(settings: ServerSettings) -> EngineConfig:
