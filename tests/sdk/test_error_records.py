@@ -47,6 +47,73 @@ class Hostile(Exception):
         raise RuntimeError("no cause")
 
 
+class ExitingText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class TextOfAnotherKind(str):
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        raise RuntimeError("no bytes")
+
+
+class OddText(Exception):
+    def __str__(self) -> str:
+        return TextOfAnotherKind("odd \ud800")
+
+
+class OddClass(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__name__", "__module__"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=OddClass):
+    pass
+
+
+class NeverBegan(Failure):
+    """Its class never calls ours."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class EveryMemberRaises(Failure):
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("category", "message", "retryable", "details"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class OddMembers(Failure):
+    def __init__(self) -> None:
+        super().__init__("x")
+        self.category = 5  # type: ignore[assignment]
+        self.message = None  # type: ignore[assignment]
+        self.details = [1]  # type: ignore[assignment]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def group_of_groups(depth: int) -> BaseException:
+    error: Exception = ValueError("innermost")
+    for level in range(depth):
+        error = ExceptionGroup(f"level {level}", [error, KeyError(level)])
+    return error
+
+
 def cycle() -> BaseException:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
@@ -80,6 +147,17 @@ def deep_stack(depth: int) -> None:
         RecursionError("deep"),
         Failure("x", details={"a": object(), 5: 1, "ok": 1}),  # type: ignore[dict-item]
         Failure("x", details={"big": "x" * 3_000_000}),
+        Failure("x", details={"deep": nested(200)}),
+        Failure("x", details={str(index): "y" * 500 for index in range(1_000)}),
+        ExitingText(),
+        OddText(),
+        NeverBegan(5),
+        EveryMemberRaises(),
+        OddMembers(),
+        ExceptionGroup("many", [ValueError("é" * 10_000)] * 5_000),
+        group_of_groups(50),
+        BaseExceptionGroup("base", [KeyboardInterrupt()]),
+        GeneratorExit(),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -90,6 +168,50 @@ def test_every_exception_gives_a_record_within_the_limits(error: BaseException) 
     assert len(record.message.encode()) <= ERROR_MESSAGE_BYTES_MAX
     assert record.category
     assert json.loads(data)["retryable"] is (not isinstance(error, Failure))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Unprintable(), "<this exception cannot be described>"),
+        (ExitingText(), "<this exception cannot be described>"),
+        (OddText(), "odd \\ud800"),
+        (Surrogate(), "bad \\ud800 text"),
+        (NeverBegan(5), ""),
+        (Hostile("kept"), "kept"),
+    ],
+)
+def test_what_can_be_told_of_a_hostile_exception_is_told(error: BaseException, message: str) -> None:
+    record = raised(error)
+    assert record.message == message
+    assert record.category.endswith(type(error).__qualname__)
+
+
+def test_the_members_of_a_group_are_listed_and_the_first_is_the_cause() -> None:
+    record = raised(ExceptionGroup("several", [CardDeclined(1, "b"), ValueError("a")]))
+    assert record.cause is not None
+    assert record.cause.category == f"{__name__}.CardDeclined"
+    assert record.details is not None
+    told = [item["value"] for item in json.loads(bytes(record.details["exceptions"]))["value"]]
+    assert told == [f"{__name__}.CardDeclined: (1, 'b')", "ValueError: a"]
+
+
+def test_a_failure_of_details_too_deep_keeps_its_message() -> None:
+    record = raised(Failure("no funds", details={"deep": nested(200), "ok": 1}))
+    assert record.message == "no funds"
+    assert record.details is not None
+    assert "64 levels" in json.loads(bytes(record.details["deep"]))["value"]
+    assert json.loads(bytes(record.details["ok"])) == {"type": "i64", "value": "1"}
+
+
+def test_an_exception_whose_class_does_not_tell_its_name() -> None:
+    record = raised(Nameless("x"))
+    assert (record.category, record.message) == ("Exception", "x")
+
+
+def test_a_users_class_never_has_a_category_of_the_sdk() -> None:
+    kind = type("timeout", (Exception,), {"__module__": "sdk"})
+    assert raised(kind("x")).category == "python.sdk.timeout"
 
 
 def test_the_category_is_the_qualified_name() -> None:
