@@ -324,12 +324,17 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
-    _one(
+    Mutant(
         "what is due waits for a clock that went back",
         "liveness",
-        f"{CORE}.agenda",
-        "    return attempt.due_at_ms <= max(now_ms, run.last_record_at_ms)",
-        "    return attempt.due_at_ms <= now_ms",
+        (
+            Edit(f"{CORE}.agenda", '"attempt", 0 if is_due(run, attempt, 0) else attempt.due_at_ms,', '"attempt", attempt.due_at_ms,'),
+            Edit(
+                f"{CORE}.commands.authorize_attempt",
+                "    if not is_due(run, attempt, moment.now_ms) and not paced_out:\n",
+                "    if moment.now_ms < attempt.due_at_ms and not paced_out:\n",
+            ),
+        ),
     ),
     _one(
         "a duplicate id fails the run",
