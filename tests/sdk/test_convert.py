@@ -6,10 +6,14 @@ import base64
 import enum
 import json
 import math
+import os
+import subprocess
+import sys
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -232,3 +236,17 @@ def test_a_time_zone_that_raises_is_refused() -> None:
 
     with pytest.raises(ConversionError, match=r"^\$\[0\]: its time zone gives no offset \(LookupError\)$"):
         to_wire([datetime(2024, 1, 1, tzinfo=Broken())])
+
+
+@pytest.mark.req("VAL-01", "VAL-02", "VAL-05")
+def test_thousands_of_values_come_back_alike_in_two_time_zones() -> None:
+    """5,000 in all; `make fuzz` takes 100,000 in each zone."""
+    command = [sys.executable, "-m", "tests.sdk.value_rounds", "--count", "2500", "--seed", "7"]
+    folder = Path(__file__).parents[2]
+    running = [
+        subprocess.Popen(command, cwd=folder, env={**os.environ, "TZ": zone}, stdout=subprocess.PIPE, text=True)
+        for zone in ("Asia/Tokyo", "Europe/Berlin")
+    ]
+    tokyo, berlin = [process.communicate()[0] for process in running]
+    assert tokyo.startswith("2500 values came back")
+    assert tokyo == berlin
