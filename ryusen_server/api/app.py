@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -27,8 +28,10 @@ from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, 
 from ryusen_protocol.words import printable
 from ryusen_server.api import attempts, deployment, events, fleet, runs, server
 from ryusen_server.api.context import Context
+from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
+from ryusen_server.api.credentials import refusal as unauthorized
 from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, refusal
-from ryusen_server.api.parameters import query, segment
+from ryusen_server.api.parameters import parameter_names, query, segment
 from ryusen_server.api.route import Answer, Call, Refused, Route, answer_problem
 from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.transports.connected.gateway import Gateway
@@ -44,7 +47,15 @@ ROUTES: Final[tuple[Route, ...]] = (
     *deployment.ROUTES,
     *fleet.ROUTES,
 )
-_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_HEADERS: Final[Mapping[str, str]] = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+"""Of every answer, unless it brings its own: opened as a page, it runs nothing, loads nothing, is framed by nobody."""
+_ASK: Final[Mapping[str, str]] = {"www-authenticate": 'Bearer realm="ryusen"'}
 _KEEP_ALIVE_S: Final = 75
 _REQUEST_S: Final = 30
 _ANSWER_S: Final = LONG_POLL_MS_MAX // 1000 + 30
@@ -68,6 +79,7 @@ class _GatedApp(App):
         """Called by Sanic once the head of a request is there."""
         try:
             _pass_gate(cast("GateRules", self.ctx.rules), request)
+            request.ctx.principal = _authorize(cast("Context", self.ctx.context), request)
         except Refused as refused:
             await self.handle_exception(request, refused, run_middleware=False)
         else:
@@ -85,6 +97,54 @@ def _pass_gate(rules: GateRules, request: Request) -> None:
     refused = refusal(rules, request.method, request.raw_url, values)
     if refused is not None:
         raise Refused(refused)
+
+
+def _authorize(context: Context, request: Request) -> Principal | None:
+    """Who asks, once that is allowed to them: before the body is read, and before anything that was asked for is looked at."""
+    if context.access.credentials is None:
+        return None
+    who = context.access.identify(cast("list[str]", request.headers.getall("authorization", [])))
+    path = request.path
+    if path == CONNECT_PATH:
+        if isinstance(who, Principal) and who.executes:
+            request.ctx.may_execute = partial(context.access.may_execute, who)
+            return who
+        raise Refused(FORBIDDEN if isinstance(who, Principal) else UNAUTHORIZED)
+    route = _route_of(request.method, path)
+    if route is None or route.capability is None:  # what everybody may see, or nothing at all
+        return who if isinstance(who, Principal) else None
+    if not isinstance(who, Principal):
+        raise Refused(UNAUTHORIZED)
+    refused = unauthorized(who, route, _scope_segments(route, path), parameter_names(_query_bytes(request)))
+    if refused is not None:
+        raise Refused(refused)
+    return who
+
+
+def _route_of(method: str, path: str) -> Route | None:
+    found = path.split("/")
+    return next((route for route in ROUTES if _serves(route, method) and _fits(route.path.split("/"), found)), None)
+
+
+def _serves(route: Route, method: str) -> bool:
+    return route.method == method or (method == "HEAD" and route.method == "GET")
+
+
+def _scope_segments(route: Route, path: str) -> Mapping[str, str]:
+    """The workspace and the application of the path. What cannot be read is nobody's."""
+    scope: dict[str, str] = {}
+    for template, raw in zip(route.path.split("/"), path.split("/"), strict=True):
+        if template in ("{workspace}", "{application}"):
+            name = template.strip("{}")
+            try:
+                scope[name] = segment(name, raw)
+            except Refused:
+                raise Refused(FORBIDDEN) from None
+    return scope
+
+
+def _query_bytes(request: Request) -> bytes:
+    return request.query_string.encode("ascii", "surrogateescape")
 
 
 class _Problems(ErrorHandler):
@@ -117,7 +177,7 @@ def _answers_early(request: Request) -> bool:
 def _problem_of(context: Context, request: Request, error: BaseException) -> Answer:
     match error:
         case Refused():
-            return answer_problem(error.problem)
+            return answer_problem(error.problem, _ASK if error.problem.code == "unauthorized" else None)
         case StorageUnavailable():
             context.storage_failed()
             _log.warning("a request was refused: %s", printable(error.reason))
@@ -251,8 +311,8 @@ async def _connected(request: Request, upgraded: Upgraded) -> None:
 def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse]]:
     async def handle(request: Request, **raw_segments: str) -> HTTPResponse:
         segments = {name: segment(name, raw) for name, raw in raw_segments.items()}
-        parameters = query(request.query_string.encode("ascii", "surrogateescape"), route.query)
-        call = Call(segments, parameters, request.body)
+        parameters = query(_query_bytes(request), route.query)
+        call = Call(segments, parameters, request.body, cast("Principal | None", request.ctx.principal))
         given = await route.handler(context, call)
         return _respond(answer_problem(given) if isinstance(given, Problem) else given)
 

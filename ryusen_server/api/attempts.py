@@ -74,7 +74,7 @@ async def _resolve(context: Context, call: Call) -> Answer | Problem:
     if isinstance(command, operator.RefusalEnvelope):
         return _refused(command)
     try:
-        settled = await context.to_its_end(context.engine.resolve(workspace(call), command, by=_BY))
+        settled = await context.to_its_end(context.engine.resolve(workspace(call), command, by=call.author(_BY)))
     except StorageUnavailable as error:
         why = f"The command was not carried out: {error.reason} Nothing was changed. Send it again under the same key."
         return _refused(operator.refuse("server", why))

@@ -11,6 +11,7 @@ import msgspec
 from ryusen_protocol.api import DatabaseInfo, HealthStatus
 from ryusen_protocol.ids import ManifestGeneration, Workspace
 from ryusen_protocol.manifest import FunctionDeclaration, TriggerDeclaration
+from ryusen_server.api.credentials import Access
 from ryusen_server.core.rows import ManifestRow
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Context:
         config: EngineConfig,
         facts: ServerFacts,
         workers_connected: Callable[[], int],
+        access: Access | None = None,
     ) -> None:
+        self.access = access or Access()
         self.engine = engine
         self.store = store
         self.clock = clock

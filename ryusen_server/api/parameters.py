@@ -57,6 +57,12 @@ def query(raw: bytes, known: Sequence[Parameter]) -> Mapping[str, str]:
     return parameters
 
 
+def parameter_names(raw: bytes) -> list[str]:
+    """The names of the parameters given, as far as they can be read."""
+    pairs = raw.decode("ascii", "replace").split("&")
+    return [unquote_to_bytes(pair.partition("=")[0].replace("+", " ")).decode("utf-8", "replace") for pair in pairs]
+
+
 def _decoded(raw: str, what: str) -> str:
     if _BROKEN_ESCAPE.search(raw) is not None:
         raise Refused(invalid(f"{what} holds a % that begins no escape. Write it as %25."))

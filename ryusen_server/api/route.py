@@ -37,6 +37,10 @@ class Call(msgspec.Struct, frozen=True):
     body: bytes
     principal: Principal | None = None
 
+    def author(self, anybody: str) -> str:
+        """How what this call does is signed: with the token's name, if it has one."""
+        return anybody if self.principal is None or self.principal.name is None else self.principal.name
+
 
 class Answer(msgspec.Struct, frozen=True):
     """One response: a status and an encoded document."""

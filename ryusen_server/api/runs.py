@@ -189,13 +189,13 @@ async def _history(context: Context, call: Call) -> Answer | Problem:
 
 async def _cancel(context: Context, call: Call) -> Answer | Problem:
     document(call, NoContent, bytes_max=_COMMAND_BYTES_MAX)
-    stopped = await context.to_its_end(context.engine.cancel(workspace(call), RunId(call.segments["run_id"]), by=_BY))
+    stopped = await context.to_its_end(context.engine.cancel(workspace(call), RunId(call.segments["run_id"]), by=call.author(_BY)))
     return await _receipt(context, stopped)
 
 
 async def _rediscover(context: Context, call: Call) -> Answer | Problem:
     document(call, NoContent, bytes_max=_COMMAND_BYTES_MAX)
-    woken = await context.to_its_end(context.engine.rediscover(workspace(call), RunId(call.segments["run_id"]), by=_BY))
+    woken = await context.to_its_end(context.engine.rediscover(workspace(call), RunId(call.segments["run_id"]), by=call.author(_BY)))
     return await _receipt(context, woken)
 
 

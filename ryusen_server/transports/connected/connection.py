@@ -69,6 +69,7 @@ class WorkerConnection:
         config: ConnectedConfig,
         loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[WorkerConnection], None],
+        may_execute: s.MayExecute = s.anybody,
     ) -> None:
         self.lost: asyncio.Future[None] = loop.create_future()
         self._transport = transport
@@ -77,7 +78,7 @@ class WorkerConnection:
         self._config = config
         self._loop = loop
         self._on_lost = on_lost
-        self._session = s.Session()
+        self._session = s.Session(may_execute)
         self._liveness = Liveness(
             self._now_ms(),
             register_within_ms=config.register_within_ms,
@@ -130,6 +131,10 @@ class WorkerConnection:
         self._linger_on()
 
     # --- the socket's side -------------------------------------------------------------------------------------------
+
+    def access_changed(self) -> None:
+        """Who may do what has changed."""
+        self._perform(self._session.access_changed())
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the worker."""

@@ -14,6 +14,7 @@ from websockets.typing import Subprotocol
 
 from ryusen_protocol.frames import SUBPROTOCOL
 from ryusen_server.transports.connected.connection import ConnectedConfig, WorkerConnection, WorkersSide
+from ryusen_server.transports.connected.session import MayExecute, anybody
 
 _wire_log = logging.getLogger(f"{__name__}.wire")
 _wire_log.setLevel(logging.WARNING)  # the library tells every connection's end at INFO
@@ -35,10 +36,17 @@ class Gateway:
         self._config = config or ConnectedConfig()
         self._connections: set[WorkerConnection] = set()
 
-    def accept(self, path: str, headers: Iterable[tuple[str, str]], transport: asyncio.Transport, received: bytes) -> WorkerConnection:
+    def accept(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        transport: asyncio.Transport,
+        received: bytes,
+        may_execute: MayExecute = anybody,
+    ) -> WorkerConnection:
         """Answer the handshake on `transport` and open the connection. Raises `HandshakeRefused`, with nothing sent.
 
-        `received` is what the client sent behind its handshake, if it did not wait for the answer.
+        `received` is what the client sent behind its handshake, if it did not wait for the answer. `may_execute` judges its registration.
         """
         websocket = ServerProtocol(
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -58,10 +66,16 @@ class Gateway:
             config=self._config,
             loop=asyncio.get_running_loop(),
             on_lost=self._connections.discard,
+            may_execute=may_execute,
         )
         self._connections.add(connection)
         connection.begin(received)
         return connection
+
+    def access_changed(self) -> None:
+        """Who may do what has changed: sessions that would not be opened now end."""
+        for connection in list(self._connections):
+            connection.access_changed()
 
     def sessions(self) -> int:
         """How many workers are registered now."""

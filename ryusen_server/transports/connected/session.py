@@ -12,6 +12,7 @@ frame are taken as JSON readers commonly take them (the last one counts): only t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -30,6 +31,7 @@ from ryusen_protocol.frames import (
 )
 from ryusen_protocol.ids import RequestId, SessionId
 from ryusen_protocol.outcome import Outcome
+from ryusen_protocol.scope import Scope
 from ryusen_protocol.submission import identifier_problem
 from ryusen_protocol.words import printable
 
@@ -99,10 +101,22 @@ class _Head(msgspec.Struct):
 _HEADS = msgspec.json.Decoder(_Head)
 
 
+MayExecute = Callable[[Scope], bool]
+"""Whether who opened a connection may run work of a scope, by what counts when it is asked."""
+
+
+def anybody(scope: Scope) -> bool:
+    """Of a server without credentials."""
+    del scope
+    return True
+
+
 class Session:
     """One connection's session. Feed it what happens; do what it answers, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_execute: MayExecute = anybody) -> None:
+        self._may_execute = may_execute
+        self._scope: Scope | None = None
         self.phase: Phase = "awaiting_register"
         self.session_id: SessionId | None = None
         self._waiting: list[bytes] = []
@@ -137,12 +151,23 @@ class Session:
             return self._end(self._lost)
         if self.phase == "closed":
             return []
+        if not self._is_allowed():  # any more
+            return self._reject(_FORBIDDEN)
         self.phase = "open"
         actions: list[Action] = [Send(encode(answer)), Opened(answer.session_id)]
         waiting, self._waiting = self._waiting, []
         for data in waiting:
             actions += self._worker_frame(data)
         return actions
+
+    def access_changed(self) -> list[Action]:
+        """Who may do what has changed: a session that would not be opened now does not go on."""
+        if self.phase != "open" or self._is_allowed():
+            return []
+        return [_error(_FORBIDDEN.code, _FORBIDDEN.message), Close(POLICY_VIOLATION, "the token no longer allows this session")]
+
+    def _is_allowed(self) -> bool:
+        return self._scope is None or self._may_execute(self._scope)
 
     def unregistered(self) -> list[Action]:
         """The time for the first frame is over."""
@@ -183,6 +208,10 @@ class Session:
             return self._reject(_rejection("malformed", refused.why))
         if not isinstance(frame, Register):
             return self._not_register(frame.__struct_config__.tag)
+        # Before anything of the frame is looked up: its scope selects what it is about, and grants nothing.
+        self._scope = frame.scope
+        if not self._is_allowed():
+            return self._reject(_FORBIDDEN)
         self.phase = "registering"
         return [Begin(frame)]
 
@@ -218,6 +247,9 @@ class Session:
                 return [Reported(f"a worker reports {_shown(frame.code)}: {_shown(frame.message)}")]
             case _:
                 return [frame]
+
+
+_FORBIDDEN = RegistrationRejected(PROTOCOL_VERSION, "forbidden", "The token does not allow to run this application's work.")
 
 
 def _decode(data: bytes) -> WorkerFrame:

@@ -18,6 +18,7 @@ from sanic.server import HttpProtocol
 from ryusen_protocol.problems import CONTENT_TYPE, problem
 from ryusen_server.transports.connected.connection import GOING_AWAY, WorkerConnection
 from ryusen_server.transports.connected.gateway import Gateway, HandshakeRefused
+from ryusen_server.transports.connected.session import MayExecute, anybody
 
 CONNECTIONS_MAX = 2_000
 """Open connections of one listening address, workers' and others'. One more is told to come back later."""
@@ -29,6 +30,11 @@ def _busy() -> bytes:
     body = msgspec.json.encode(problem("busy", f"{CONNECTIONS_MAX} connections are open already. Close idle ones, or try again later."))
     head = f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: {CONTENT_TYPE}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def _may_execute(request: Request) -> MayExecute:
+    """What the API found out of who asks, before anything else."""
+    return cast("MayExecute", getattr(request.ctx, "may_execute", anybody))
 
 
 class UpgradeRefused(SanicException):
@@ -88,7 +94,7 @@ class ServerConnection(HttpProtocol):
         received = bytes(self.recv_buffer)
         try:
             headers = cast("Iterable[tuple[str, str]]", request.headers.items())
-            connection = gateway.accept(request.path, headers, transport, received)
+            connection = gateway.accept(request.path, headers, transport, received, _may_execute(request))
         except HandshakeRefused as refused:
             raise UpgradeRefused(refused.why) from None
         self.recv_buffer.clear()
