@@ -1,7 +1,8 @@
 """What a discovery pass declares: one durable step (`protocol` 4).
 
 `delay_ms`, `timeout_ms` and `deadline_ms` are decimal strings, exact in every language; every other time is an integer of
-milliseconds below 2**53.
+milliseconds below 2**53. Only a `run` step has a callback, so it alone takes a retry policy, an attempt timeout and a compensator. Another
+kind keeps those members when a worker sends them, so that `declaration_checks` can refuse them by name.
 """
 
 from __future__ import annotations
@@ -55,7 +56,16 @@ class RunDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="run"):
     compensation: CompensationPolicy | None = None
 
 
-class TimerDeclaration(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="timer"):
+class WithoutCallback(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a `run` step takes: unset in every valid declaration of another kind, and never written."""
+
+    has_compensation: bool | msgspec.UnsetType = msgspec.UNSET
+    retry: RetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
+    attempt_timeout_ms: Int53 | msgspec.UnsetType | None = msgspec.UNSET
+    compensation: CompensationPolicy | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TimerDeclaration(WithoutCallback, frozen=True, omit_defaults=True, tag_field="kind", tag="timer"):
     """A durable wait: exactly one of a relative delay (u64 ms) and an absolute instant (i64 epoch ms)."""
 
     step_id: StepId
@@ -65,7 +75,7 @@ class TimerDeclaration(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
     deadline_ms: str | None = None
 
 
-class EventWaitDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="event_wait"):
+class EventWaitDeclaration(WithoutCallback, frozen=True, tag_field="kind", tag="event_wait"):
     """A durable wait for the first event of that name whose metadata carries every pair of `correlation`."""
 
     step_id: StepId
@@ -76,7 +86,7 @@ class EventWaitDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="e
     location: Location | None = None
 
 
-class ChildDeclaration(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="child"):
+class ChildDeclaration(WithoutCallback, frozen=True, omit_defaults=True, tag_field="kind", tag="child"):
     """An invocation of another function of the same application as a run of its own."""
 
     step_id: StepId
@@ -87,7 +97,7 @@ class ChildDeclaration(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
     location: Location | None = None
 
 
-class EmissionDeclaration(msgspec.Struct, frozen=True, tag_field="kind", tag="emission"):
+class EmissionDeclaration(WithoutCallback, frozen=True, tag_field="kind", tag="emission"):
     """An event accepted on behalf of the run. `payload` is a portable bytes value."""
 
     step_id: StepId

@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from ryusen_protocol.frames import Disposition
-from ryusen_protocol.ids import AttemptId, RequestId
-from ryusen_server.core.records import Note, Record, WorkerRef
+from ryusen_protocol.ids import AttemptId, EventId, RequestId, RunId, StepId
+from ryusen_server.core.records import Note, Record, RunCreated, StopReason, WorkerRef
 
 
 class Entropy(Protocol):
@@ -51,6 +51,42 @@ class SendAttempt(msgspec.Struct, frozen=True):
 
 Effect = SendDiscovery | SendAttempt
 
+
+class Birth(msgspec.Struct, frozen=True):
+    """A child run that is to be created in the same unit as the decision's records: the record that makes it, and all of its first ones."""
+
+    created: RunCreated
+    records: tuple[Record, ...]
+
+
+class EmittedEvent(msgspec.Struct, frozen=True):
+    """An event that is to be accepted in the same unit as the decision's records, as a submitted one is, at the decision's instant."""
+
+    event_id: EventId
+    name: str
+    payload: bytes
+    metadata: dict[str, str]
+
+
+class SettleParent(msgspec.Struct, frozen=True):
+    """A child has ended: its parent's step is to be completed with what became of it."""
+
+    child_run_id: RunId
+    parent_run_id: RunId
+    parent_step_id: StepId
+
+
+class StopChild(msgspec.Struct, frozen=True):
+    """A parent is stopping: the child it waits for is to be stopped for the same reason, by the parent."""
+
+    child_run_id: RunId
+    parent_run_id: RunId
+    reason: StopReason
+
+
+Obligation = SettleParent | StopChild
+"""What one run owes another: durable with the decision that causes it, and gone with the one that carries it out."""
+
 RefusalCode = Literal["not_cancellable", "not_blocked", "not_ready", "stale", "retry_forbidden", "deadline_elapsed", "limit_exceeded"]
 
 
@@ -64,12 +100,16 @@ class Refusal(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct):
     """Records to commit, notes to remember for this life, effects to perform, and the word to give back.
 
+    `birth`, `emitted` and `obligations` commit in one unit with the records: all of it or nothing.
     `disposition` answers a worker's submission; `replayed` marks a command that had been obeyed before.
     """
 
     records: list[Record] = []
     notes: list[Note] = []
     effects: list[Effect] = []
+    birth: Birth | None = None
+    emitted: EmittedEvent | None = None
+    obligations: tuple[Obligation, ...] = ()
     disposition: Disposition | None = None
     replayed: bool = False
 

@@ -12,8 +12,10 @@ from typing import Any, assert_never
 
 import msgspec
 
+from ryusen_protocol.declarations import ChildDeclaration, Declaration, EventWaitDeclaration, TimerDeclaration
 from ryusen_protocol.errors import ErrorRecord
-from ryusen_protocol.invocation import FailureOutcome, HistoryEntry, SuccessOutcome
+from ryusen_protocol.ids import StepId
+from ryusen_protocol.invocation import HistoryEntry, RecordedOutcome
 from ryusen_server.core import records as r
 from ryusen_server.core.rows import HistoryRow
 from ryusen_server.core.state import UNRESOLVED, Attempt, Blocker, Run, Step, Stop, Target
@@ -52,6 +54,8 @@ def begin(created: r.RunCreated, at_ms: int) -> Run:
         routing_generation=created.routing_generation,
         deadline=created.deadline,
         created_at_ms=at_ms,
+        parent=created.parent,
+        input=_value(created.input),
         history_digest=EMPTY_HISTORY_DIGEST,
         last_record_at_ms=at_ms,
     )
@@ -143,6 +147,28 @@ def _step_declared(run: Run, record: r.StepDeclared, at_ms: int) -> None:
     run.pending = declaration.step_id
 
 
+def _timer_armed(run: Run, record: r.TimerArmed, at_ms: int) -> None:
+    del at_ms
+    _waiting(run, record.step_id, TimerDeclaration).due_at_ms = record.due_at_ms
+
+
+def _wait_registered(run: Run, record: r.WaitRegistered, at_ms: int) -> None:
+    del at_ms
+    _waiting(run, record.step_id, EventWaitDeclaration).due_at_ms = record.timeout_at_ms
+
+
+def _child_invoked(run: Run, record: r.ChildInvoked, at_ms: int) -> None:
+    del at_ms
+    _waiting(run, record.step_id, ChildDeclaration).child_run_id = record.child_run_id
+
+
+def _waiting(run: Run, step_id: StepId, kind: type[Declaration]) -> Step:
+    step = run.steps[step_id]
+    if step.state != "pending" or not isinstance(step.declaration, kind) or (step.due_at_ms, step.child_run_id) != (None, None):
+        raise BrokenInvariant(f"step {step_id!r} of {run.run_id} begins to wait a second time, while {step.state}, or as another kind")
+    return step
+
+
 def _attempt_queued(run: Run, record: r.AttemptQueued, at_ms: int) -> None:
     operation = run.steps[record.step_id] if record.phase == "forward" else run.unwind[run.unwind_index]
     if operation.step_id != record.step_id or operation.state != "pending":
@@ -224,13 +250,12 @@ def _attempt_requeued(run: Run, record: r.AttemptRequeued, at_ms: int) -> None:
 def history_entry(step: Step) -> bytes:
     """The encoded history entry of a completed step, as invocations carry it. A failure carries no stack."""
     if step.failure is not None:
-        outcome = _encode(FailureOutcome(without_stack(step.failure)))
+        outcome = RecordedOutcome(failure=without_stack(step.failure))
     elif step.result is not None:
-        outcome = _encode(SuccessOutcome(step.result))
+        outcome = RecordedOutcome(success=step.result)
     else:
         raise BrokenInvariant(f"step {step.step_id!r} has no outcome")
-    kind = step.declaration.__struct_config__.tag
-    return _encode(HistoryEntry(step.step_id, kind, msgspec.Raw(outcome)))  # type: ignore[arg-type]  # the tag is a StepKind
+    return _encode(HistoryEntry(step.step_id, step.kind, outcome))
 
 
 def without_stack(error: ErrorRecord) -> ErrorRecord:
@@ -362,6 +387,9 @@ _APPLY: dict[type, Callable[[Run, Any, int], None]] = {
     r.RunCreated: _run_created,
     r.DiscoveryQueued: _discovery_queued,
     r.StepDeclared: _step_declared,
+    r.TimerArmed: _timer_armed,
+    r.WaitRegistered: _wait_registered,
+    r.ChildInvoked: _child_invoked,
     r.AttemptQueued: _attempt_queued,
     r.AttemptAuthorized: _attempt_authorized,
     r.AttemptSettled: _attempt_settled,

@@ -6,6 +6,8 @@ decodes nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from ryusen_protocol.ids import AttemptId, RequestId
@@ -15,6 +17,7 @@ from ryusen_protocol.invocation import (
     DiscoveryTarget,
     EventInput,
     ForwardTarget,
+    HistoryBase,
     RunFacts,
     RunFailure,
     Target,
@@ -43,15 +46,27 @@ def event_input(event: EventRow) -> bytes:
     )
 
 
+def child_input(run: Run) -> bytes:
+    """The input member of a run that a parent invoked."""
+    if run.parent is None or run.input is None:
+        raise AssertionError("a child has a parent and an input")
+    return encode_input(ChildInput(run.parent.run_id, run.parent.step_id, run.input))
+
+
 def encode_input(run_input: EventInput | ChildInput) -> bytes:
     """An input member as its exact bytes."""
     return _encode(run_input)
 
 
-def run_head(run: Run, encoded_input: bytes) -> bytes:
+def run_head(run: Run) -> bytes:
     """What every invocation of a run has in common, as long as its outcome is open."""
     scope = _encode(Scope(run.workspace, run.application))
-    return b"".join((b',"scope":', scope, b',"run":', _encode(_facts(run)), b',"input":', encoded_input))
+    return b"".join((b',"scope":', scope, b',"run":', _encode(_facts(run))))
+
+
+def held_after(run: Run) -> HistoryBase:
+    """What a worker holds once it has been sent an invocation of the run as it stands."""
+    return HistoryBase(len(run.history_entries), run.history_digest)
 
 
 def _facts(run: Run) -> RunFacts:
@@ -70,38 +85,43 @@ def invocation_of(frame: bytes) -> bytes:
     return frame[len(_FRAMED) : -1]
 
 
-def discovery_frame(run: Run, head: bytes, request_id: RequestId) -> bytes:
-    """The frame that asks for the current pass."""
+class Shared(NamedTuple):
+    """What the invocations of one run have in common: its head, with its failure when it is being compensated, and its encoded input."""
+
+    head: bytes
+    encoded_input: bytes
+
+
+def discovery_frame(run: Run, shared: Shared, request_id: RequestId, base: HistoryBase | None) -> bytes:
+    """The frame that asks for the current pass. `base` is what its worker holds; none makes the invocation complete in itself."""
     if run.discovery_pass is None:
         raise AssertionError("a discovery is sent for a queued pass")
-    return _frame(run, head, request_id, DiscoveryTarget(run.discovery_pass))
+    return _frame(run, shared, request_id, DiscoveryTarget(run.discovery_pass), base)
 
 
-def attempt_frame(run: Run, head: bytes, attempt_id: AttemptId, request_id: RequestId) -> bytes:
-    """The frame that asks for an authorized attempt. `head` is the run's, with its failure when it is being compensated."""
+def attempt_frame(run: Run, shared: Shared, attempt_id: AttemptId, request_id: RequestId, base: HistoryBase | None) -> bytes:
+    """The frame that asks for an authorized attempt. `base` is as for `discovery_frame`."""
+    return _frame(run, shared, request_id, _effect(run, attempt_id), base)
+
+
+def _effect(run: Run, attempt_id: AttemptId) -> Target:
     attempt = run.attempts[attempt_id]
     if attempt.phase == "forward":
-        target: Target = ForwardTarget(attempt.step_id, attempt.operation_id, attempt.attempt, attempt.attempt_generation)
-        return _frame(run, head, request_id, target)
+        return ForwardTarget(attempt.step_id, attempt.operation_id, attempt.attempt, attempt.attempt_generation)
     result = run.steps[attempt.step_id].result
     if result is None:
         raise AssertionError("an unwind target has a recorded success")
-    target = CompensationTarget(attempt.step_id, attempt.operation_id, attempt.attempt, attempt.attempt_generation, result)
-    return _frame(run, head, request_id, target)
+    return CompensationTarget(attempt.step_id, attempt.operation_id, attempt.attempt, attempt.attempt_generation, result)
 
 
-def _frame(run: Run, head: bytes, request_id: RequestId, target: Target) -> bytes:
+def _frame(run: Run, shared: Shared, request_id: RequestId, target: Target, base: HistoryBase | None) -> bytes:
+    digest = run.history_digest.encode()
+    if base is None:
+        opening = (b',"input":', shared.encoded_input, b',"history":{"mode":"full","digest":"', digest)
+        entries = run.history_entries
+    else:
+        opening = (b',"history":{"mode":"delta","base":', _encode(base), b',"digest":"', digest)
+        entries = run.history_entries[base.count :]
     return b"".join(
-        (
-            _OPEN,
-            _encode(request_id),
-            head,
-            b',"history":{"mode":"full","digest":"',
-            run.history_digest.encode(),
-            b'","steps":[',
-            b",".join(run.history_entries),
-            b']},"target":',
-            _encode(target),
-            b"}}",
-        )
+        (_OPEN, _encode(request_id), shared.head, *opening, b'","steps":[', b",".join(entries), b']},"target":', _encode(target), b"}}")
     )

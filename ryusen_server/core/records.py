@@ -59,8 +59,16 @@ class WorkerRef(msgspec.Struct, frozen=True):
     transport: Literal["connected", "http"]
 
 
-class RunCreated(msgspec.Struct, frozen=True, tag_field="kind", tag="run_created"):
-    """The run exists, for one trigger binding of one event."""
+class ParentRef(msgspec.Struct, frozen=True):
+    """The step that invoked a run. `depth` counts the runs that stand above the child: 1 for one whose parent an event started."""
+
+    run_id: RunId
+    step_id: StepId
+    depth: int
+
+
+class RunCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="run_created"):
+    """The run exists, for one trigger binding of one event, or for one step of a parent, whose value is its `input`."""
 
     run_id: RunId
     workspace: Workspace
@@ -71,6 +79,8 @@ class RunCreated(msgspec.Struct, frozen=True, tag_field="kind", tag="run_created
     manifest_generation: ManifestGeneration | None
     routing_generation: RoutingGeneration | None
     deadline: Deadline | None
+    parent: ParentRef | None = None
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class DiscoveryQueued(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="discovery_queued"):
@@ -81,10 +91,34 @@ class DiscoveryQueued(msgspec.Struct, frozen=True, omit_defaults=True, tag_field
 
 
 class StepDeclared(msgspec.Struct, frozen=True, tag_field="kind", tag="step_declared"):
-    """The pass met a step without an outcome. `operation_id` names its forward operation over all attempts."""
+    """The pass met a step without an outcome. `operation_id` names its forward operation over all attempts.
+
+    In the same transaction follows a `run` step's attempt, a timer's or wait's instant, or a child's identity; an emission completes.
+    """
 
     declaration: Declaration
     operation_id: OperationId
+
+
+class TimerArmed(msgspec.Struct, frozen=True, tag_field="kind", tag="timer_armed"):
+    """The timer settles at `due_at_ms` (any i64) and no earlier; never before the instant it was accepted at."""
+
+    step_id: StepId
+    due_at_ms: int
+
+
+class WaitRegistered(msgspec.Struct, frozen=True, tag_field="kind", tag="wait_registered"):
+    """The wait takes the first matching event accepted after this record's commit and before `timeout_at_ms` (any i64)."""
+
+    step_id: StepId
+    timeout_at_ms: int
+
+
+class ChildInvoked(msgspec.Struct, frozen=True, tag_field="kind", tag="child_invoked"):
+    """The child run exists: it was created in this very transaction."""
+
+    step_id: StepId
+    child_run_id: RunId
 
 
 class AttemptQueued(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt_queued"):
@@ -158,7 +192,7 @@ class StepObsolete(msgspec.Struct, frozen=True, tag_field="kind", tag="step_obso
 
 
 class StepStopped(msgspec.Struct, frozen=True, tag_field="kind", tag="step_stopped"):
-    """A stop fenced the step before its effect could begin."""
+    """A stop fenced the step before its effect could begin, or dropped its timer or wait."""
 
     step_id: StepId
 
@@ -236,6 +270,9 @@ Record = (
     RunCreated
     | DiscoveryQueued
     | StepDeclared
+    | TimerArmed
+    | WaitRegistered
+    | ChildInvoked
     | AttemptQueued
     | AttemptAuthorized
     | AttemptSettled

@@ -1,7 +1,7 @@
-"""What a result of an attempt comes to, whoever brings it: its worker in time or late, or an operator.
+"""What a result comes to, whoever brings it: an attempt's worker in time or late, an operator, a clock, an event, or a child run.
 
-The caller has made sure that the attempt is unresolved, and brought the value or the failure into a form that can be recorded. The
-tables stand with the commands: `answer_attempt` and `resolve_attempt`.
+The caller has made sure that the attempt is unresolved, or the step pending, and brought the value or the failure into a form that can be
+recorded. The tables stand with the commands: `answer_attempt` and `resolve_attempt`, `settle_timer`, `settle_wait` and `settle_child`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 from ryusen_protocol.declarations import RetryPolicy, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.identity import attempt_id
+from ryusen_protocol.ids import StepId
 from ryusen_protocol.outcome import TargetNotFound
 from ryusen_server.core.decision import Decision, Moment
 from ryusen_server.core.outcomes import NULL_VALUE
@@ -31,7 +32,7 @@ from ryusen_server.core.settlement import (
     record_stop,
     stopped_outcome,
 )
-from ryusen_server.core.state import Attempt, Run
+from ryusen_server.core.state import Attempt, Run, Step
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ def succeed(decision: Decision, run: Run, attempt: Attempt, value: msgspec.Raw |
             AttemptSettled(attempt.attempt_id, "succeeded", answer_digest=origin.answer_digest, operator=origin.operator),
             StepCompleted(attempt.step_id, len(run.completed) + 1, result=value),
         )
-        _go_on(decision, run, attempt, moment, succeeded=True)
+        _go_on(decision, run, moment, also=attempt.step_id)
         return
     if isinstance(value, ErrorRecord):
         settled = TargetSettled(attempt.step_id, "succeeded", result=NULL_VALUE, diagnostic=value.message)
@@ -80,7 +81,7 @@ def _forward_failed(decision: Decision, run: Run, attempt: Attempt, failure: Err
         decision.add(next_attempt(run, attempt, moment.now_ms + backoff_ms(policy, step.failures + 1, moment.entropy.jitter())))
         return
     decision.add(StepCompleted(attempt.step_id, len(run.completed) + 1, failure=failure))
-    _go_on(decision, run, attempt, moment, succeeded=False)
+    _go_on(decision, run, moment)
 
 
 def _compensation_failed(decision: Decision, run: Run, attempt: Attempt, failure: ErrorRecord, moment: Moment) -> None:
@@ -99,7 +100,7 @@ def miss(decision: Decision, run: Run, attempt: Attempt, missing: TargetNotFound
             AttemptSettled(attempt.attempt_id, "obsolete", reason=missing.reason, answer_digest=origin.answer_digest),
             StepObsolete(attempt.step_id, missing.reason, missing.hidden_by),
         )
-        _go_on(decision, run, attempt, moment, succeeded=False, wait_ms=pace_ms(run.steps[attempt.step_id].obsolete_count))
+        _go_on(decision, run, moment, wait_ms=pace_ms(run.steps[attempt.step_id].obsolete_count))
         return
     decision.add(AttemptSettled(attempt.attempt_id, "skipped", reason=missing.reason, answer_digest=origin.answer_digest))
     advance(decision, run, TargetSettled(attempt.step_id, "skipped", reason=missing.reason, hidden_by=missing.hidden_by), moment.now_ms)
@@ -119,11 +120,30 @@ def next_attempt(run: Run, attempt: Attempt, due_at_ms: int) -> AttemptQueued:
     )
 
 
-def _go_on(decision: Decision, run: Run, attempt: Attempt, moment: Moment, *, succeeded: bool, wait_ms: int = 0) -> None:
-    """After a forward effect has settled: rediscover, or pass the settlement gate when the run is to stop."""
+def complete(decision: Decision, run: Run, step: Step, outcome: msgspec.Raw | ErrorRecord, moment: Moment) -> None:
+    """A timer, wait or child has its outcome, already in a form that can be recorded. Such a step is never part of an unwind."""
+    order = len(run.completed) + 1
+    if isinstance(outcome, ErrorRecord):
+        decision.add(StepCompleted(step.step_id, order, failure=outcome))
+    else:
+        decision.add(StepCompleted(step.step_id, order, result=outcome))
+    _go_on(decision, run, moment)
+
+
+def drop_if_late(decision: Decision, run: Run, moment: Moment) -> bool:
+    """Past the deadline a running run stops instead of settling its timer or wait, which is dropped. Whether it was so."""
+    if not past_deadline(run, moment.now_ms):
+        return False
+    record_stop(decision, run, "timed_out", "deadline")
+    enter_gate(decision, run, "timed_out", moment.now_ms)
+    return True
+
+
+def _go_on(decision: Decision, run: Run, moment: Moment, *, also: StepId | None = None, wait_ms: int = 0) -> None:
+    """After a forward step has settled: rediscover, or pass the settlement gate when the run is to stop. `also` joins the unwind."""
     if run.status == "running" and not past_deadline(run, moment.now_ms):
         decision.add(DiscoveryQueued(run.passes + 1, moment.now_ms + wait_ms if wait_ms else 0))
         return
     if run.status == "running":
         record_stop(decision, run, "timed_out", "deadline")
-    enter_gate(decision, run, stopped_outcome(run, decision), moment.now_ms, also=attempt.step_id if succeeded else None)
+    enter_gate(decision, run, stopped_outcome(run, decision), moment.now_ms, also=also)

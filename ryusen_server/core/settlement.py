@@ -4,7 +4,7 @@ Forward execution is over once a stop is recorded or a failure is uncaught. Then
 
 | what is true | what the gate adds |
 |---|---|
-| an effect is authorized or Unknown | nothing: the run waits for it |
+| an effect is authorized or Unknown, or a child has not ended | nothing: the run waits for it |
 | no completed `run` step succeeded | the outcome; ended, `not_required (empty_unwind)`, never `compensating` |
 | some did | the outcome; the unwind plan in reverse completion order; its first attempt queued |
 
@@ -59,15 +59,24 @@ def compensation_policy(run: Run, step_id: StepId) -> CompensationPolicy:
 
 
 def record_stop(draft: Decision, run: Run, reason: StopReason, by: str) -> None:
-    """Record stop intent and fence forward work that no authorization has let out. The gate is the caller's next word."""
+    """Record stop intent, drop a pending timer or wait and fence forward work that no authorization has let out.
+
+    The gate is the caller's next word. A pending child is asked to stop by the obligation that `obligations` reads off the stop intent.
+    """
     draft.add(StopRequested(reason, by))
+    step = run.pending_step()
+    if step is not None and step.kind in ("timer", "event_wait"):
+        draft.add(StepStopped(step.step_id))
     attempt = run.current_attempt()
     if attempt is not None and attempt.state == "queued" and attempt.phase == "forward":
         draft.add(AttemptSettled(attempt.attempt_id, "fenced", reason=reason), StepStopped(attempt.step_id))
 
 
 def has_unresolved(run: Run) -> bool:
-    """Whether an effect has begun, or may have, and has no outcome."""
+    """Whether an effect has begun, or may have, and has no outcome; an invoked child counts until it has ended."""
+    step = run.pending_step()
+    if step is not None and step.kind == "child":
+        return True
     attempt = run.current_attempt()
     return attempt is not None and attempt.state in UNRESOLVED
 

@@ -6,11 +6,19 @@ Members named under "volatile" come from notes; a restarted server begins withou
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
-from ryusen_protocol.declarations import Declaration, Location
+from ryusen_protocol.declarations import (
+    ChildDeclaration,
+    Declaration,
+    EmissionDeclaration,
+    EventWaitDeclaration,
+    Location,
+    RunDeclaration,
+    TimerDeclaration,
+)
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import (
     Application,
@@ -27,13 +35,14 @@ from ryusen_protocol.ids import (
     TriggerId,
     Workspace,
 )
-from ryusen_protocol.invocation import Phase
+from ryusen_protocol.invocation import Phase, StepKind
 from ryusen_protocol.outcome import BlockReason, MissingReason
 from ryusen_server.core.records import (
     AttemptState,
     Deadline,
     DiscoveryDispatched,
     Outcome,
+    ParentRef,
     Recovery,
     RecoveryReason,
     StopReason,
@@ -46,6 +55,23 @@ StepState = Literal["pending", "succeeded", "failed", "obsolete", "stopped"]
 
 UNRESOLVED: frozenset[AttemptState] = frozenset(("authorized", "unknown"))
 """States of an attempt that has begun, or may have, and has no outcome."""
+
+
+def kind_of(declaration: Declaration) -> StepKind:
+    """The kind a declaration names."""
+    match declaration:
+        case RunDeclaration():
+            return "run"
+        case TimerDeclaration():
+            return "timer"
+        case EventWaitDeclaration():
+            return "event_wait"
+        case ChildDeclaration():
+            return "child"
+        case EmissionDeclaration():
+            return "emission"
+        case _:
+            assert_never(declaration)
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -98,7 +124,10 @@ class Attempt(msgspec.Struct):
 
 
 class Step(msgspec.Struct):
-    """One logical step. `failures` counts reported failures of its forward operation."""
+    """One logical step. `failures` counts reported failures of its forward operation.
+
+    `due_at_ms` is when a timer settles or a wait times out, `child_run_id` the run a child step invoked.
+    """
 
     step_id: StepId
     declaration: Declaration
@@ -106,6 +135,8 @@ class Step(msgspec.Struct):
     state: StepState
     declared_at_ms: int
     attempts: list[AttemptId]
+    due_at_ms: int | None = None
+    child_run_id: RunId | None = None
     failures: int = 0
     obsolete_count: int = 0
     completion_order: int | None = None
@@ -113,6 +144,11 @@ class Step(msgspec.Struct):
     result: msgspec.Raw | None = None
     failure: ErrorRecord | None = None
     diagnostic: str | None = None
+
+    @property
+    def kind(self) -> StepKind:
+        """What kind of step it was declared as."""
+        return kind_of(self.declaration)
 
 
 class Target(msgspec.Struct):
@@ -144,6 +180,9 @@ class Run(msgspec.Struct):
     routing_generation: RoutingGeneration | None
     deadline: Deadline | None
     created_at_ms: int
+    parent: ParentRef | None = None
+    input: msgspec.Raw | None = None
+    """The value a parent invoked this run with; a run of an event reads the event."""
     status: Status = "running"
     outcome: Outcome | None = None
     recovery: Recovery | None = None
@@ -186,6 +225,10 @@ class Run(msgspec.Struct):
     dispatch: DiscoveryDispatched | None = None
     discovery_repeats: int = 0
     """How often in a row the pass came back without a response; paces the next dispatch."""
+
+    def pending_step(self) -> Step | None:
+        """The one unresolved forward step, if there is one."""
+        return None if self.pending is None else self.steps[self.pending]
 
     def current_attempt(self) -> Attempt | None:
         """The one attempt that is queued or unresolved, if there is one."""

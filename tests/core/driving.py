@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ryusen_protocol.declarations import CompensationPolicy, Declaration, RetryPolicy, RunDeclaration
+from ryusen_protocol.declarations import (
+    ChildDeclaration,
+    CompensationPolicy,
+    Declaration,
+    EmissionDeclaration,
+    EventWaitDeclaration,
+    RetryPolicy,
+    RunDeclaration,
+    TimerDeclaration,
+)
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.identity import run_id_for_event
 from ryusen_protocol.ids import (
@@ -25,6 +34,7 @@ from ryusen_protocol.ids import (
     ReleaseId,
     RequestId,
     RoutingGeneration,
+    RunId,
     SessionId,
     StepId,
     TriggerId,
@@ -49,6 +59,7 @@ from ryusen_protocol.outcome import (
 from ryusen_protocol.values import Value, encode
 from ryusen_server.core import evolve as folding
 from ryusen_server.core.agenda import agenda, wake_at_ms
+from ryusen_server.core.children import ChildEnd, ChildTarget
 from ryusen_server.core.commands import create_run
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
@@ -57,13 +68,16 @@ from ryusen_server.core.commands.lose_contact import LoseContact
 from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
-from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached, ParentStopped
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
+from ryusen_server.core.commands.settle_child import ChildEnded
+from ryusen_server.core.commands.settle_timer import TimerDue
+from ryusen_server.core.commands.settle_wait import EventMatched, WaitTimedOut
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import Decision, Moment, Refusal, SendAttempt, SendDiscovery
 from ryusen_server.core.projection import attempt_row, run_row, touched_attempts
-from ryusen_server.core.records import Deadline, DeadlineSource, Note, Record, WorkerRef
+from ryusen_server.core.records import Deadline, DeadlineSource, Note, Outcome, ParentRef, Record, StopReason, WaitRegistered, WorkerRef
 from ryusen_server.core.rows import HistoryRow
 from ryusen_server.core.state import Attempt, Run, Step, Target
 
@@ -74,6 +88,8 @@ NO_RETRY = RetryPolicy(max_attempts=1)
 STEADY = RetryPolicy(max_attempts=3, initial_ms=1_000, multiplier=2.0, maximum_ms=60_000, jitter=0.0)
 """Three attempts, one and two seconds apart."""
 STEADY_COMPENSATION = CompensationPolicy(retry=STEADY)
+PACK = ChildTarget(ManifestGeneration("mg_two"), RoutingGeneration("rg_two"), None, None)
+"""What the active manifest has under `pack`: a function without a timeout."""
 
 _snapshot = msgspec.json.Encoder(order="deterministic").encode
 _R = TypeVar("_R")
@@ -116,6 +132,27 @@ def step(
     return RunDeclaration(
         StepId(step_id), has_compensation=has_compensation, retry=retry, attempt_timeout_ms=timeout_ms, compensation=compensation
     )
+
+
+def timer(step_id: str, delay_ms: int = 5_000) -> TimerDeclaration:
+    return TimerDeclaration(StepId(step_id), delay_ms=str(delay_ms))
+
+
+def timer_until(step_id: str, deadline_ms: int) -> TimerDeclaration:
+    return TimerDeclaration(StepId(step_id), deadline_ms=str(deadline_ms))
+
+
+def event_wait(step_id: str, timeout_ms: int = 5_000, **correlation: str) -> EventWaitDeclaration:
+    """A wait for `paid`."""
+    return EventWaitDeclaration(StepId(step_id), "paid", correlation, str(timeout_ms))
+
+
+def child(step_id: str, function: str = "pack", value: Value = 7, timeout_ms: int | None = None) -> ChildDeclaration:
+    return ChildDeclaration(StepId(step_id), FunctionId(function), raw(value), None if timeout_ms is None else str(timeout_ms))
+
+
+def emission(step_id: str, payload: bytes = b"{}", name: str = "shipped", **metadata: str) -> EmissionDeclaration:
+    return EmissionDeclaration(StepId(step_id), name, raw(payload), metadata)
 
 
 def digest_of(outcome: EffectOutcome | RejectedBeforeStart) -> str:
@@ -175,6 +212,7 @@ class Driver:
         *,
         deadline_ms: int | None = None,
         source: DeadlineSource = "function",
+        parent: ParentRef | None = None,
         seed: int = 0,
         jitter: float | None = 0.0,
         checked: bool = True,
@@ -184,20 +222,24 @@ class Driver:
         self.rows: list[HistoryRow] = []
         self.transitions: list[Transition] = []
         self.preferred: ReleaseId | None = WORKER.release_id
+        self.functions = {FunctionId("pack"): PACK}
+        """The active manifest."""
         self._checked = checked
         event_id = EventId("ev_one")
         application, trigger_id = Application("shop"), TriggerId("on-order")
         deadline = None if deadline_ms is None else Deadline(START_MS + deadline_ms, source)
         command = create_run.CreateRun(
-            run_id=run_id_for_event(event_id, application, trigger_id),
+            run_id=run_id_for_event(event_id, application, trigger_id) if parent is None else RunId("rn_child"),
             workspace=Workspace("default"),
             application=application,
             function=FunctionId("fulfil"),
-            event_id=event_id,
-            trigger_id=trigger_id,
+            event_id=event_id if parent is None else None,
+            trigger_id=trigger_id if parent is None else None,
             manifest_generation=ManifestGeneration("mg_one"),
             routing_generation=RoutingGeneration("rg_one"),
             deadline=deadline,
+            parent=parent,
+            input=msgspec.UNSET if parent is None else raw("order"),
         )
         created, records = create_run.decide(command)
         self.run = folding.begin(created, self.now_ms)
@@ -271,7 +313,12 @@ class Driver:
             assert self.run.dispatch is not None
             request = self.run.dispatch.request_id
         assignee = AuthorizeAttempt(WORKER, LEASE_MS) if assign else None
-        return self.decided(AnswerDiscovery(request, outcome, WORKER.release_id, self.preferred, assignee))
+        return self.decided(AnswerDiscovery(request, outcome, WORKER.release_id, self.preferred, assignee, self.child_target(outcome)))
+
+    def child_target(self, outcome: DiscoveryOutcome | RejectedBeforeStart) -> ChildTarget | None:
+        """What the active manifest says of the function that a response invokes, if it does."""
+        declared = outcome.declaration if isinstance(outcome, Declared) else None
+        return self.functions.get(declared.function) if isinstance(declared, ChildDeclaration) else None
 
     def discover(self, outcome: DiscoveryOutcome, *, assign: bool = False) -> Decision:
         """Send the pass once it is due, and answer it."""
@@ -343,6 +390,32 @@ class Driver:
     def rediscover(self, by: str = "operator") -> Decision | Refusal:
         return self.send(Rediscover(by))
 
+    # timers, waits and children
+
+    def timer_due(self) -> Decision:
+        """The clock reports the pending timer, now."""
+        return self.decided(TimerDue(self.waiting.step_id))
+
+    def timed_out(self) -> Decision:
+        """The clock reports the pending wait's timeout, now."""
+        return self.decided(WaitTimedOut(self.waiting.step_id))
+
+    def match(self, payload: bytes = b"{}", *, accepted_at_ms: int | None = None, after: bool = True) -> Decision:
+        """An event that was accepted `after` the pending wait's registration, or before it."""
+        accepted_at_ms = self.now_ms if accepted_at_ms is None else accepted_at_ms
+        registered = self.registered_position
+        return self.decided(EventMatched(self.waiting.step_id, payload, accepted_at_ms, registered + (1 if after else -1), registered))
+
+    def child_ended(self, outcome: Outcome = "succeeded", value: Value = "packed", failure: ErrorRecord | None = None) -> Decision:
+        """The pending child's end."""
+        child_run_id = self.waiting.child_run_id
+        assert child_run_id is not None
+        failure = failure or (error() if outcome == "failed" else None)
+        return self.decided(ChildEnded(ChildEnd(child_run_id, outcome, raw(value) if outcome == "succeeded" else None, failure)))
+
+    def parent_stopped(self, reason: StopReason = "cancelled") -> Decision:
+        return self.decided(ParentStopped(RunId("rn_parent"), reason))
+
     def resolve(
         self,
         resolution: SupplySuccess | DeclareFailure | AuthorizeRetry,
@@ -369,6 +442,24 @@ class Driver:
     @property
     def position(self) -> int:
         return self.rows[-1].position
+
+    @property
+    def waiting(self) -> Step:
+        """The pending step."""
+        step = self.run.pending_step()
+        assert step is not None, f"{self.run.status}: no step is pending"
+        return step
+
+    @property
+    def registered_position(self) -> int:
+        """Where the pending wait was registered."""
+        (found,) = [
+            row.position
+            for row in self.rows
+            for record in folding.decode_records(row.records)
+            if isinstance(record, WaitRegistered) and record.step_id == self.run.pending
+        ]
+        return found
 
     @property
     def attempt(self) -> Attempt:

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 import ryusen_server.core
-from ryusen_protocol.ids import RequestId, StepId
+from ryusen_protocol.ids import RequestId, RunId, StepId
 from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_protocol.outcome import (
     CallbackFailed,
@@ -27,6 +27,7 @@ from ryusen_protocol.outcome import (
     TargetNotFound,
     Uncaught,
 )
+from ryusen_server.core.children import ChildEnd
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
@@ -34,14 +35,32 @@ from ryusen_server.core.commands.lose_contact import LoseContact
 from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
-from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached, ParentStopped
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
+from ryusen_server.core.commands.settle_child import ChildEnded
+from ryusen_server.core.commands.settle_timer import TimerDue
+from ryusen_server.core.commands.settle_wait import EventMatched, WaitTimedOut
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import Decision, Moment, Refusal
 from ryusen_server.core.projection import run_row
 from ryusen_server.core.state import Run
-from tests.core.driving import LEASE_MS, WORKER, Driver, SeededEntropy, error, raw, snapshot, step
+from tests.core.driving import (
+    LEASE_MS,
+    PACK,
+    START_MS,
+    WORKER,
+    Driver,
+    SeededEntropy,
+    child,
+    emission,
+    error,
+    event_wait,
+    raw,
+    snapshot,
+    step,
+    timer,
+)
 
 CORE = Path(ryusen_server.core.__file__).parent
 
@@ -56,12 +75,16 @@ def every_command(run: Run) -> Iterator[Command]:
     for outcome in (
         Declared(step("z")),
         Declared(step("a")),
+        Declared(timer("t")),
+        Declared(event_wait("w")),
+        Declared(child("c")),
+        Declared(emission("e")),
         Completed(raw(1)),
         Uncaught(error()),
         DefinitionBlocked("duplicate_step_id", StepId("a")),
         RejectedBeforeStart("busy"),
     ):
-        yield AnswerDiscovery(passes, outcome, None, None, assignee)
+        yield AnswerDiscovery(passes, outcome, None, None, assignee, PACK)
     requests = [*run.requests, RequestId("rq_none")]
     results: tuple[type[EffectOutcome | RejectedBeforeStart], ...] = (Succeeded, CallbackFailed, TargetNotFound, RejectedBeforeStart)
     content = {Succeeded: raw(1), CallbackFailed: error(retryable=True), TargetNotFound: "not_met", RejectedBeforeStart: "busy"}
@@ -74,6 +97,14 @@ def every_command(run: Run) -> Iterator[Command]:
     yield Cancel("x")
     yield DeadlineReached()
     yield Rediscover("x")
+    yield ParentStopped(RunId("rn_parent"), "timed_out")
+    for step_id in [*run.steps, StepId("x")]:
+        yield TimerDue(step_id)
+        yield WaitTimedOut(step_id)
+        yield EventMatched(step_id, b"{}", START_MS + 1, 2, 1)
+    for child_run_id in (known.child_run_id or RunId("rn_none") for known in run.steps.values()):
+        yield ChildEnded(ChildEnd(child_run_id, "succeeded", raw(1), None))
+        yield ChildEnded(ChildEnd(child_run_id, "failed", None, error()))
     for attempt in [*run.attempts.values()]:
         for resolution in (SupplySuccess(raw(1)), DeclareFailure(error(retryable=True)), AuthorizeRetry()):
             yield ResolveAttempt(attempt.attempt_id, attempt.attempt_generation, resolution, "x")
@@ -106,6 +137,10 @@ def states() -> Iterator[Driver]:
     yield reached(declare, lambda driver: driver.fail(retryable=True))
     yield reached(declare, Driver.cancel)
     yield reached(declare, Driver.cancel, Driver.lose)
+    for waiting in (timer("a"), event_wait("a"), child("a")):
+        yield reached(lambda driver, declared=waiting: driver.declare(declared))
+    yield reached(lambda driver: driver.declare(child("a")), Driver.cancel)
+    yield reached(lambda driver: driver.declare(emission("a")))
     yield reached(done, Driver.uncaught)
     yield reached(done, Driver.uncaught, Driver.authorize)
     yield reached(done, Driver.cancel, Driver.authorize, Driver.lose)

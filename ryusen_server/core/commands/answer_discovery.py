@@ -4,11 +4,8 @@
 |---|---|---|
 | any | not the current dispatch, or no longer `running` or `definition_blocked` | discarded, nothing changes |
 | any response | deadline reached | discarded; stop intent `timed_out`, settlement gate |
-| `declared`, a new id | | step, attempt 1 queued, authorized too when the dispatcher chose the declaring worker |
-| `declared`, an obsolete id | same kind | pending again: same operation id, next attempt, the new policy |
-| `declared`, a known id | another kind, or completed | blocked, `declaration_conflict`: never adopted |
-| `declared` | a number outside its domain, or a kind this server lacks | blocked, `invalid_declaration` |
-| `declared` | less than the reserve left of the replay budget | blocked, `replay_budget` |
+| `declared` | it can be accepted | see `declaring` |
+| `declared` | it contradicts the record, is not valid, or does not fit | blocked with the reason, see `declaring`; nothing of the step is committed |
 | `completed` | | outcome `succeeded`, ended, `not_required (succeeded)`; no compensator runs |
 | `completed` | the result is not portable or too large | as `uncaught`, `sdk.invalid_result` |
 | `uncaught` | | outcome `failed`, settlement gate |
@@ -24,11 +21,10 @@ from typing import assert_never
 import msgspec
 
 from ryusen_protocol.clipping import clip_error
-from ryusen_protocol.declarations import Location, RetryPolicy, RunDeclaration
+from ryusen_protocol.declarations import Location
 from ryusen_protocol.errors import ErrorRecord
-from ryusen_protocol.identity import attempt_id, operation_id
 from ryusen_protocol.ids import ReleaseId, RequestId, StepId
-from ryusen_protocol.limits import ID_BYTES_MAX, REPLAY_BUDGET_BYTES_MAX, REPLAY_RESERVE_BYTES
+from ryusen_protocol.limits import ID_BYTES_MAX
 from ryusen_protocol.outcome import (
     BlockReason,
     Completed,
@@ -38,32 +34,31 @@ from ryusen_protocol.outcome import (
     RejectedBeforeStart,
     Uncaught,
 )
-from ryusen_protocol.submission import identifier_problem
 from ryusen_server.core.blockers import blocker_message
+from ryusen_server.core.children import ChildTarget
 from ryusen_server.core.commands import lose_discovery
-from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt, add_authorization
+from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
 from ryusen_server.core.decision import Decision, Moment
+from ryusen_server.core.declaring import accept, refusal
 from ryusen_server.core.outcomes import portable
-from ryusen_server.core.records import (
-    AttemptQueued,
-    DiscoveryQueued,
-    OutcomeDecided,
-    RunBlocked,
-    RunEnded,
-    StepDeclared,
-)
+from ryusen_server.core.records import DiscoveryQueued, OutcomeDecided, RunBlocked, RunEnded
 from ryusen_server.core.settlement import enter_gate, past_deadline, record_stop
-from ryusen_server.core.state import Run, Step
+from ryusen_server.core.state import Run
 
 
 class AnswerDiscovery(msgspec.Struct, frozen=True):
-    """A worker's response. `assignee` is set when the dispatcher chose the declaring worker for what it may declare."""
+    """A worker's response.
+
+    `assignee` is set when the dispatcher chose the declaring worker for what it may declare, `child` when the response declares a child of a
+    function that the application's active manifest has.
+    """
 
     request_id: RequestId
     outcome: DiscoveryOutcome | RejectedBeforeStart
     release_id: ReleaseId | None
     preferred_release: ReleaseId | None
     assignee: AuthorizeAttempt | None
+    child: ChildTarget | None = None
 
 
 def decide(run: Run, command: AnswerDiscovery, moment: Moment) -> Decision:
@@ -107,73 +102,14 @@ def _completed(decision: Decision, run: Run, outcome: Completed, moment: Moment)
 
 def _declared(decision: Decision, run: Run, command: AnswerDiscovery, outcome: Declared, moment: Moment) -> None:
     declaration = outcome.declaration
-    step_id = declaration.step_id
-    known = run.steps.get(step_id)
-    refused = _refusal(run, known, outcome)
-    if refused is not None or not isinstance(declaration, RunDeclaration):
-        reason, detail = refused or ("invalid_declaration", "")
-        shown = StepId(step_id[:ID_BYTES_MAX])  # an id that is refused for its length is not recorded at that length
-        message = blocker_message(reason, shown, declaration.location, None, detail)
-        _block(decision, run, command, reason, shown, (declaration.location, None), message)
+    refused = refusal(run, declaration, command.child)
+    if refused is None:
+        accept(decision, run, declaration, command.child, command.assignee, moment)
         return
-    operation = known.operation_id if known is not None else operation_id(run.run_id, step_id, "forward")
-    ordinal = 1 + (len(known.attempts) if known is not None else 0)
-    queued = AttemptQueued(
-        attempt_id=attempt_id(run.run_id, step_id, "forward", ordinal),
-        step_id=step_id,
-        phase="forward",
-        attempt=ordinal,
-        attempt_generation=ordinal,
-        operation_id=operation,
-        due_at_ms=moment.now_ms,
-    )
-    decision.add(StepDeclared(declaration, operation), queued)
-    if command.assignee is not None:
-        add_authorization(decision, queued.attempt_id, declaration.attempt_timeout_ms, command.assignee, moment)
-
-
-def _refusal(run: Run, known: Step | None, outcome: Declared) -> tuple[BlockReason, str] | None:
-    declaration = outcome.declaration
-    problem = identifier_problem("step id", declaration.step_id, "$.outcome.declaration.step_id")
-    if problem is not None:
-        return "invalid_declaration", problem.detail
-    if known is not None and type(known.declaration) is not type(declaration):
-        return "declaration_conflict", "It is recorded as a step of another kind."
-    if known is not None and known.state != "obsolete":
-        return "declaration_conflict", "It has an outcome already, which a replay answers; the worker asked for it again."
-    if not isinstance(declaration, RunDeclaration):
-        return "invalid_declaration", "this server runs steps of the kind `run` only."
-    policy_problem = _policy_problem(declaration)
-    if policy_problem is not None:
-        return "invalid_declaration", policy_problem
-    if REPLAY_BUDGET_BYTES_MAX - run.replay_bytes < REPLAY_RESERVE_BYTES:
-        return "replay_budget", ""
-    return None
-
-
-def _policy_problem(declaration: RunDeclaration) -> str | None:
-    policies = [("retry", declaration.retry, declaration.attempt_timeout_ms)]
-    if declaration.compensation is not None:
-        policies.append(("compensation", declaration.compensation.retry, declaration.compensation.attempt_timeout_ms))
-    for name, retry, timeout_ms in policies:
-        problem = _retry_problem(retry)
-        if problem is not None:
-            return f"its {name} policy has {problem}."
-        if timeout_ms is not None and not 0 <= timeout_ms < 2**53:
-            return f"its {name} attempt timeout is {timeout_ms} ms; it must be 0 to 2**53 - 1."
-    return None
-
-
-def _retry_problem(retry: RetryPolicy) -> str | None:
-    if not 1 <= retry.max_attempts < 2**31:
-        return f"max_attempts {retry.max_attempts}; it must be at least 1"
-    if not 0 <= retry.initial_ms < 2**53 or not 0 <= retry.maximum_ms < 2**53:
-        return "a delay outside 0 to 2**53 - 1 ms"
-    if not 1 <= retry.multiplier <= 1e6:
-        return f"multiplier {retry.multiplier}; it must be 1 to 1,000,000"
-    if not 0 <= retry.jitter <= 1:
-        return f"jitter {retry.jitter}; it must be 0 to 1"
-    return None
+    reason, detail = refused
+    shown = StepId(declaration.step_id[:ID_BYTES_MAX])  # an id that is refused for its length is not recorded at that length
+    message = blocker_message(reason, shown, declaration.location, None, detail)
+    _block(decision, run, command, reason, shown, (declaration.location, None), message)
 
 
 def _block(

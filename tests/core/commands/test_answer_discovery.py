@@ -195,15 +195,6 @@ def test_a_completed_id_that_is_declared_again_is_never_adopted(failed: bool) ->
     assert driver.step("a").result == (None if failed else raw("first"))
 
 
-@pytest.mark.parametrize("declaration", OTHER_KINDS)
-def test_a_kind_this_server_lacks_is_refused_visibly(declaration: Declaration) -> None:
-    driver = Driver()
-    decision = driver.declare(declaration)
-    assert kinds(decision) == ["run_blocked"]
-    assert only(decision.records, RunBlocked).reason == "invalid_declaration"
-    assert driver.run.steps == {}
-
-
 INVALID: list[tuple[RunDeclaration, str]] = [
     (step("a", retry=RetryPolicy(max_attempts=0)), "max_attempts 0"),
     (step("a", retry=RetryPolicy(max_attempts=2**31)), "max_attempts"),
