@@ -9,7 +9,7 @@ JOBS ?= auto
 
 SEEDS ?= 1000
 
-.PHONY: dev test check lint types layers bench simulate mutants clean help
+.PHONY: dev test check lint types layers bench simulate mutants fuzz clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench   measure; prints ratios and figures'
 	@echo 'make simulate SEEDS=1000   simulated lives of server and workers, from seeds'
 	@echo 'make mutants               planted mistakes, each of which a simulated life must catch'
+	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -46,6 +47,11 @@ simulate: $(VENV)/.development
 
 mutants: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.mutants
+
+fuzz: $(VENV)/.development
+	$(BIN)/python -m tests.protocol.fuzz_codec --count 1000000
+	TZ=Asia/Tokyo $(BIN)/python -m tests.sdk.value_rounds --count 100000
+	TZ=America/St_Johns $(BIN)/python -m tests.sdk.value_rounds --count 100000
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
