@@ -34,7 +34,7 @@ from ryusen_sdk.errors import (
     WorkerError,
     WorkerReplaced,
 )
-from ryusen_sdk.event import Event, Parent
+from ryusen_sdk.event import Event, EventPayload, Parent
 from ryusen_sdk.manifest import Manifest
 from ryusen_sdk.operation import Operation, operation, run_logger
 from ryusen_sdk.options import Compensate, Retry
@@ -54,6 +54,7 @@ __all__ = [
     "DefinitionError",
     "DuplicateFunction",
     "Event",
+    "EventPayload",
     "Failure",
     "Manifest",
     "MisuseError",

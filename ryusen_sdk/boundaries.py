@@ -7,6 +7,7 @@ in user code is `step`'s.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from ryusen_protocol.declarations import CompensationPolicy, Declaration, Location, RunDeclaration
@@ -121,6 +122,9 @@ class RunStep(StepBoundary):
         own = undo if isinstance(undo, Compensate) else None
         if self._returns is not None:
             check_type(self._returns)
+        for number, argument in enumerate(self._args, 1):
+            if isinstance(argument, Coroutine):
+                raise MisuseError(f"step {self.step_id!r}: argument {number} is {argument!r:.80}, not awaited; give what awaiting it gives")
         return RunDeclaration(
             step_id=checked_step_id(self.step_id),
             name=checked_name(self.step_id, self._name),

@@ -90,7 +90,7 @@ class Host:
             task.add_done_callback(self._tasks.discard)
 
     async def _run_async(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        pass_ = Pass(invocation, self._effects)
+        pass_ = Pass(invocation, self._effects, self._registry)
         current_pass.set(pass_)
         try:
             result = await function.call(self._event(function, invocation), Step(pass_))
@@ -109,7 +109,7 @@ class Host:
         self._pool.submit(work)
 
     def _run_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        pass_ = Pass(invocation, self._effects)
+        pass_ = Pass(invocation, self._effects, self._registry)
         current_pass.set(pass_)
         try:
             result = function.call(self._event(function, invocation), SyncStep(pass_))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from ryusen_protocol.invocation import CompensationTarget
 from ryusen_sdk.convert import to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed, attempt_timeout, invalid_result, record_of
 from ryusen_sdk.machine import NULL_RESULT, Boundary, Execute, Machine, Raise, Replay, Stop
-from ryusen_sdk.operation import current_operation
+from ryusen_sdk.operation import current_operation, current_pass
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
     import msgspec
 
+    from ryusen_protocol.ids import FunctionId
     from ryusen_protocol.invocation import Invocation
     from ryusen_protocol.outcome import OutcomeBody
     from ryusen_sdk.operation import Operation
 
 
 _log: Final = logging.getLogger("ryusen.sdk")
+_REASON_CHARACTERS_MAX: Final = 300
 
 
 class PassStopped(BaseException):
@@ -72,18 +74,55 @@ class Effects(Protocol):
         ...
 
 
+class Invocable(Protocol):
+    """A function that a run may invoke."""
+
+    @property
+    def id(self) -> FunctionId: ...
+    def event_type(self) -> type[Any] | None:
+        """The T of its `Event[T]`. Raises `DefinitionError`."""
+        ...
+
+
+class Functions(Protocol):
+    """What this application has registered; supplied by the host."""
+
+    def of(self, call: object) -> Invocable:
+        """The function with this code. Raises `MisuseError`."""
+        ...
+
+
 class Pass:
     """The state of one invocation between body, machine and host. Belongs to one body; not shared between threads."""
 
-    __slots__ = ("_answer", "_is_executing", "_machine", "effects", "executing", "invocation", "open_calls", "shutdown")
+    __slots__ = (
+        "_answer",
+        "_forgotten",
+        "_is_executing",
+        "_is_over",
+        "_machine",
+        "_opened",
+        "effects",
+        "executing",
+        "functions",
+        "invocation",
+        "open_calls",
+        "shutdown",
+    )
 
-    def __init__(self, invocation: Invocation, effects: Effects) -> None:
+    def __init__(self, invocation: Invocation, effects: Effects, functions: Functions) -> None:
         self.invocation = invocation
         self.effects = effects
+        self.functions = functions
         self.executing: asyncio.Event | None = None
         """Set from the start of the target's callback in an async body: fires at its end."""
         self.open_calls: dict[int, Boundary] = {}
-        """Steps called and not awaited yet."""
+        """Steps called and not awaited yet, in the order of their calls."""
+        self._opened = 0
+        self._forgotten: Boundary | None = None
+        """The first step that was called and thrown away without an await."""
+        self._is_over = False
+        """The body has ended by itself, not at a boundary."""
         self.shutdown: BaseException | None = None
         """KeyboardInterrupt or SystemExit from user code: the worker stops and nothing is answered."""
         self._machine = Machine(invocation)
@@ -98,12 +137,31 @@ class Pass:
     def answer(self) -> OutcomeBody | None:
         return self._answer
 
+    def opened(self, boundary: Boundary) -> int:
+        """A step of an async body was called, and is to be awaited. The number it is known by until then."""
+        self._opened += 1
+        self.open_calls[self._opened] = boundary
+        return self._opened
+
+    def forgotten(self, number: int) -> None:
+        """Nobody holds this call any more. If it was not awaited, nobody ever will."""
+        boundary = self.open_calls.pop(number, None)
+        if boundary is not None and self._forgotten is None:
+            self._forgotten = boundary
+
     def meet(self, boundary: Boundary) -> Replay | Raise | Execute:
         """What the body does at this boundary, or the stop signal."""
+        if current_pass.get() is not self:
+            raise MisuseError(_elsewhere(boundary))
+        if self._is_over:
+            raise MisuseError(f"step {boundary.step_id!r} is called after its function has ended; await every step before it returns")
         if self._answer is not None or self.shutdown is not None:
             raise PassStopped
         if self._is_executing:
             raise MisuseError(f"step {boundary.step_id!r} is called while a callback runs; steps belong to the function body")
+        if self._forgotten is not None and self._machine.is_discovery:
+            # Told by discovery alone: a callback that was authorized still runs, and no compensator is missed for it.
+            raise MisuseError(_unawaited(self._forgotten))
         reaction = self._machine.meet(boundary)
         if isinstance(reaction, Stop):
             self._answer = reaction.outcome
@@ -130,7 +188,7 @@ class Pass:
     def called(self, step_id: str, result: object, convert: Callable[[object], msgspec.Raw]) -> NoReturn:
         """The target's callback returned: its result is recorded, and the pass is over."""
         try:
-            outcome = self._machine.succeeded(convert(result))
+            outcome = self._machine.succeeded(_converted(result, convert))
         except ConversionError as refused:
             outcome = self._unportable(f"the result of step {step_id!r}", refused)
         self._settle(outcome)
@@ -147,15 +205,15 @@ class Pass:
         """The body returned. The answer, or `None` if the worker is to stop instead."""
         if self._answer is not None or self.shutdown is not None:
             return self._answer
-        if self.open_calls:
-            call = next(iter(self.open_calls.values()))
-            place = f"{call.call_site.file}:{call.call_site.line}"
-            return self.raised(MisuseError(f"step {call.step_id!r} was called but never awaited ({place}); write `await step.run(…)`"))
+        unawaited = self._first_unawaited()
+        if unawaited is not None:
+            return self.raised(MisuseError(_unawaited(unawaited)))
+        self._is_over = True
         try:
             # Only a discovery tells what the body returned; a target that was not reached was not, whatever this is.
-            self._answer = self._machine.returned(to_wire(result) if self._machine.is_discovery else NULL_RESULT)
+            self._answer = self._machine.returned(_converted(result, to_wire) if self._machine.is_discovery else NULL_RESULT)
         except ConversionError as refused:
-            self._answer = self._unportable("the result of the function", _explained(result, refused))
+            self._answer = self._unportable("the result of the function", _returned_awaitable(result, refused))
         return self._answer
 
     def raised(self, error: BaseException) -> OutcomeBody | None:
@@ -165,8 +223,22 @@ class Pass:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self.shutdown = error
             return None
+        self._is_over = True
+        error = self._explained(error)
         self._answer = self._machine.escaped(record_of(error), is_replayed=isinstance(error, StepFailed))
         return self._answer
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """A step used as if it were its result fails in a way that does not tell why."""
+        unawaited = self._first_unawaited() if isinstance(error, TypeError | AttributeError) else None
+        if unawaited is None or not self._machine.is_discovery:
+            return error
+        misuse = MisuseError(_unawaited(unawaited))
+        misuse.__cause__ = error
+        return misuse.with_traceback(error.__traceback__)
+
+    def _first_unawaited(self) -> Boundary | None:
+        return self._forgotten or next(iter(self.open_calls.values()), None)
 
     def _unportable(self, what: str, refused: ConversionError) -> OutcomeBody:
         target = self.invocation.target
@@ -179,7 +251,32 @@ class Pass:
         raise PassStopped
 
 
-def _explained(result: object, refused: ConversionError) -> ConversionError:
+def _converted(result: object, convert: Callable[[object], msgspec.Raw]) -> msgspec.Raw:
+    """The bytes of a result. Raises `ConversionError` whatever the user's own objects raise on the way: the effect has happened."""
+    try:
+        return convert(result)
+    except ConversionError:
+        raise
+    except Exception as error:
+        raised = record_of(error)
+        why = f"converting this {type(result).__name__} raised {raised.category}: {raised.message[:_REASON_CHARACTERS_MAX]}"
+        raise ConversionError("$", why) from error
+
+
+def _unawaited(call: Boundary) -> str:
+    site = call.call_site
+    return f"step {call.step_id!r} was called but never awaited ({site.file}:{site.line}); write `await` before the call"
+
+
+def _elsewhere(boundary: Boundary) -> str:
+    if current_pass.get() is None:
+        return f"step {boundary.step_id!r} is called outside a run; only the body of a function that the server invoked has steps"
+    return f"step {boundary.step_id!r} is called with the step of another run; use the step that this run's function was given"
+
+
+def _returned_awaitable(result: object, refused: ConversionError) -> ConversionError:
     if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
         return ConversionError(refused.path, "the function returned something to await; declare it `async def`, or return its result")
     return refused

@@ -6,9 +6,9 @@ Owns their checks and their wire form. Everything wrong is a `MisuseError` that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from ryusen_protocol.declarations import RetryPolicy
@@ -61,6 +61,10 @@ class Compensate:
     retry: Retry | int | None = None
     timeout: Span | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(cast("object", self.function)):
+            raise MisuseError(f"Compensate(…) takes the compensator to call, not {shown(self.function)}")
+
 
 def retry_policy(retry: Retry | int | None) -> RetryPolicy:
     """The wire form of `retry=`. Raises `MisuseError`."""
@@ -94,6 +98,35 @@ def delay_ms(what: str, delay: Span) -> int:
     return ms
 
 
+def span_ms(what: str, span: Span) -> str:
+    """A durable wait as the wire tells it: whole milliseconds as a decimal, 0 for what is due at once. Raises `MisuseError`."""
+    try:
+        return str(to_ms(span))
+    except InvalidDuration as refused:
+        raise MisuseError(f"{what}: {refused}") from None
+
+
+def instant_ms(what: str, when: datetime) -> str:
+    """An instant as the wire tells it: epoch milliseconds as a decimal, rounded up so that nothing wakes early. Raises `MisuseError`."""
+    if not isinstance(cast("object", when), datetime):
+        raise MisuseError(f"{what} is a datetime with a time zone, not {shown(when)}")
+    if when.utcoffset() is None:
+        raise MisuseError(f"{what} is {when.isoformat()}, which names no instant without a time zone; write datetime.now(UTC) + …")
+    return str(-((_EPOCH - when) // _MILLISECOND))
+
+
+def pairs(what: str, given: Mapping[str, str] | None) -> dict[str, str]:
+    """Text to text, as metadata and a wait's `match` have it. Raises `MisuseError`."""
+    if given is None:
+        return {}
+    if not isinstance(cast("object", given), Mapping):
+        raise MisuseError(f"{what} is a mapping of text to text, not {shown(given)}")
+    for name, value in given.items():
+        if not isinstance(cast("object", name), str) or not isinstance(cast("object", value), str):
+            raise MisuseError(f"{what} maps text to text, and {shown(name)} to {shown(value)} is something else; write str(…)")
+    return {str(name): str(value) for name, value in given.items()}
+
+
 def checked_step_id(step_id: str) -> StepId:
     """The id of a step about to be declared. Raises `MisuseError`."""
     try:
@@ -124,3 +157,5 @@ def checked_name(step_id: str, name: object) -> str:
 
 
 _DEFAULT: Final = Retry()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)

@@ -7,7 +7,8 @@ answers is decided by the machine, and where a callback runs by the host.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from datetime import datetime
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -15,6 +16,8 @@ from typing_extensions import TypeVarTuple, Unpack
 
 from ryusen_sdk.boundaries import RunStep, StepBoundary, step_failed
 from ryusen_sdk.errors import MisuseError
+from ryusen_sdk.event import Event, EventPayload
+from ryusen_sdk.kinds import InvokeStep, SendStep, SleepStep, SleepUntilStep, WaitStep
 from ryusen_sdk.machine import Execute, Raise, Replay
 from ryusen_sdk.options import Compensate, Retry, Span
 
@@ -22,24 +25,31 @@ if TYPE_CHECKING:
     from ryusen_sdk.latch import Pass
 
 R = TypeVar("R")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class StepCall(Coroutine[Any, Any, R]):
     """One step of an async body, reached when it is awaited. A coroutine to every checker and to `asyncio`."""
 
-    __slots__ = ("_boundary", "_pass", "_started")
+    __slots__ = ("_boundary", "_number", "_pass", "_started")
 
     def __init__(self, pass_: Pass, boundary: StepBoundary) -> None:
         self._pass = pass_
         self._boundary = boundary
         self._started: Generator[Any, Any, R] | None = None
-        pass_.open_calls[id(self)] = boundary
+        self._number = pass_.opened(boundary)
+
+    def __repr__(self) -> str:
+        return f"<call of step {self._boundary.step_id!r}>"
+
+    def __del__(self) -> None:
+        self._pass.forgotten(self._number)
 
     def __await__(self) -> Generator[Any, Any, R]:
         pass_ = self._pass
         boundary = self._boundary
-        pass_.open_calls.pop(id(self), None)
+        pass_.open_calls.pop(self._number, None)
         if pass_.executing is not None:
             pass_.refuse_inside_callback(boundary.step_id)
             # A sibling task is running the target's callback: its end is the end of the pass, for this call too.
@@ -73,13 +83,13 @@ class StepCall(Coroutine[Any, Any, R]):
         return self._started.send(value)
 
     def throw(self, *error: Any) -> Any:
-        self._pass.open_calls.pop(id(self), None)
+        self._pass.open_calls.pop(self._number, None)
         if self._started is None:
             self._started = self.__await__()
         return self._started.throw(*error)
 
     def close(self) -> None:
-        self._pass.open_calls.pop(id(self), None)
+        self._pass.open_calls.pop(self._number, None)
         if self._started is not None:
             self._started.close()
 
@@ -146,6 +156,71 @@ class Step:
         frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
         return StepCall(self._pass, RunStep(step_id, frame, callback, args, compensate, retry, timeout, returns, name))
 
+    def sleep(self, step_id: str, duration: Span) -> Coroutine[Any, Any, None]:
+        """Waits so long, by the server's clock from the moment it accepts the step. Never wakes early; survives every restart.
+
+        `duration` is `"1.5s"`, `"2h30m"`, a `timedelta` or a number of seconds, rounded up to whole milliseconds; zero or less is due at
+        once.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return StepCall(self._pass, SleepStep(step_id, frame, duration))
+
+    def sleep_until(self, step_id: str, when: datetime) -> Coroutine[Any, Any, None]:
+        """Waits until an instant, an aware `datetime` rounded up to whole milliseconds. One in the past is due at once."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return StepCall(self._pass, SleepUntilStep(step_id, frame, when))
+
+    def wait_for_event(
+        self, step_id: str, event_name: str, match: Mapping[str, str] | None = None, *, timeout: Span
+    ) -> Coroutine[Any, Any, EventPayload]:
+        """Waits for the first event of that name accepted after this step, whose metadata has every pair of `match`.
+
+        Raises `StepFailed` (`sdk.timeout`) when none came within `timeout`, and (`sdk.invalid_result`) for an event too large to record.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return StepCall(self._pass, WaitStep(step_id, frame, event_name, match, timeout))
+
+    @overload
+    def invoke(
+        self, step_id: str, function: Callable[..., object] | str, input: object, timeout: Span | None = None, *, returns: type[R]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def invoke(
+        self, step_id: str, function: Callable[[Event[T], Step], Awaitable[R]], input: T, timeout: Span | None = None
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def invoke(
+        self, step_id: str, function: Callable[[Event[T], SyncStep], R], input: T, timeout: Span | None = None
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def invoke(self, step_id: str, function: str, input: object, timeout: Span | None = None) -> Coroutine[Any, Any, Any]: ...
+    def invoke(
+        self,
+        step_id: str,
+        function: Callable[..., object] | str,
+        input: object,  # noqa: A002 - the public name
+        timeout: Span | None = None,
+        returns: type[Any] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Runs another function of this application as a run of its own, and gives its result.
+
+        `function` is the function or its id, `input` the portable value it finds in `event.data` (a T for one that takes `Event[T]`),
+        `timeout` bounds the whole run. Raises `StepFailed`: `sdk.child_failed`, `sdk.child_cancelled` or `sdk.timeout`, with the run's id
+        and error in `details`.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return StepCall(self._pass, InvokeStep(step_id, frame, self._pass.functions, function, input, timeout, returns))
+
+    def send_event(
+        self, step_id: str, name: str, data: object = None, metadata: Mapping[str, str] | None = None
+    ) -> Coroutine[Any, Any, str]:
+        """Submits an event, once for this step however often it is repeated, and gives its id without waiting for what it starts.
+
+        `bytes` are sent as they are, anything else as JSON. `metadata` is what is given here; nothing is inherited.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return StepCall(self._pass, SendStep(step_id, frame, name, data, metadata))
+
 
 class SyncStep:
     """The steps of a sync function: the same methods, without `await`."""
@@ -204,6 +279,48 @@ class SyncStep:
         """As `Step.run`, giving the result itself. A callback may be async here too."""
         frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
         return self._reach(RunStep(step_id, frame, callback, args, compensate, retry, timeout, returns, name))
+
+    def sleep(self, step_id: str, duration: Span) -> None:
+        """As `Step.sleep`."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        self._reach(SleepStep(step_id, frame, duration))
+
+    def sleep_until(self, step_id: str, when: datetime) -> None:
+        """As `Step.sleep_until`."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        self._reach(SleepUntilStep(step_id, frame, when))
+
+    def wait_for_event(self, step_id: str, event_name: str, match: Mapping[str, str] | None = None, *, timeout: Span) -> EventPayload:
+        """As `Step.wait_for_event`."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return cast("EventPayload", self._reach(WaitStep(step_id, frame, event_name, match, timeout)))
+
+    @overload
+    def invoke(
+        self, step_id: str, function: Callable[..., object] | str, input: object, timeout: Span | None = None, *, returns: type[R]
+    ) -> R: ...
+    @overload
+    def invoke(self, step_id: str, function: Callable[[Event[T], Step], Awaitable[R]], input: T, timeout: Span | None = None) -> R: ...
+    @overload
+    def invoke(self, step_id: str, function: Callable[[Event[T], SyncStep], R], input: T, timeout: Span | None = None) -> R: ...
+    @overload
+    def invoke(self, step_id: str, function: str, input: object, timeout: Span | None = None) -> Any: ...
+    def invoke(
+        self,
+        step_id: str,
+        function: Callable[..., object] | str,
+        input: object,  # noqa: A002 - the public name
+        timeout: Span | None = None,
+        returns: type[Any] | None = None,
+    ) -> Any:
+        """As `Step.invoke`."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return self._reach(InvokeStep(step_id, frame, self._pass.functions, function, input, timeout, returns))
+
+    def send_event(self, step_id: str, name: str, data: object = None, metadata: Mapping[str, str] | None = None) -> str:
+        """As `Step.send_event`."""
+        frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the caller's line, without a stack walk
+        return cast("str", self._reach(SendStep(step_id, frame, name, data, metadata)))
 
     def _reach(self, boundary: StepBoundary) -> object:
         pass_ = self._pass

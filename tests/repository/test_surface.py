@@ -62,6 +62,7 @@ PUBLIC = {
     *(
         "Ryusen",
         "Event",
+        "EventPayload",
         "Parent",
         "Step",
         "SyncStep",
@@ -78,7 +79,9 @@ PUBLIC = {
     *("TargetError", "WorkerError", "WorkerReplaced", "WorkerStatus", "RegistrationRejected"),
 }
 EFFECTS = {"run"}
-"""The methods of a step that make effects. Others wait, and come with their own rules."""
+"""The methods of a step that make effects."""
+OTHERS = {"sleep", "sleep_until", "wait_for_event", "invoke", "send_event"}
+"""What the server carries out by itself: nothing of it takes a callback or is undone."""
 
 
 def own(kind: type) -> set[str]:
@@ -88,7 +91,11 @@ def own(kind: type) -> set[str]:
 @pytest.mark.req("SEM-01", "SDK-03")
 def test_a_step_is_the_one_primitive_for_effects() -> None:
     assert set(ryusen_sdk.__all__) == PUBLIC
-    assert own(Step) == own(SyncStep) == EFFECTS
+    assert own(Step) == own(SyncStep) == EFFECTS | OTHERS
+    for name in EFFECTS | OTHERS:
+        taken = set(inspect.signature(getattr(Step, name)).parameters)
+        assert taken == set(inspect.signature(getattr(SyncStep, name)).parameters)
+        assert ({"callback", "compensate", "retry"} <= taken) == (name in EFFECTS), name
     named = PUBLIC | own(Ryusen) | {name for kind in (Ryusen.function, Step.run) for name in inspect.signature(kind).parameters}
     for forbidden in ("saga", "integration", "version", "patch", "pin", "workflow"):
         assert not [name for name in named if forbidden in words_of(name)]
@@ -122,7 +129,8 @@ def test_no_author_has_to_name_a_term_of_the_server() -> None:
     written_by_authors = [
         Ryusen,
         *(vars(Ryusen)[name] for name in own(Ryusen) if callable(vars(Ryusen)[name])),
-        *(Step.run, SyncStep.run, ryusen_sdk.Retry, ryusen_sdk.Compensate, ryusen_sdk.Failure, ryusen_sdk.Terminal, ryusen_sdk.operation),
+        *(getattr(kind, name) for kind in (Step, SyncStep) for name in EFFECTS | OTHERS),
+        *(ryusen_sdk.Retry, ryusen_sdk.Compensate, ryusen_sdk.Failure, ryusen_sdk.Terminal, ryusen_sdk.operation),
         *(ryusen_sdk.Client, ryusen_sdk.Client.send, ryusen_sdk.AsyncClient, ryusen_sdk.AsyncClient.send),
     ]
     for call in written_by_authors:

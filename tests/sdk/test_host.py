@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from typing_extensions import TypedDict
 
-from ryusen_protocol.codec import decode_invocation
-from ryusen_protocol.invocation import Invocation
 from ryusen_sdk import (
     Compensate,
     ConversionError,
@@ -34,38 +32,9 @@ from ryusen_sdk import (
     operation,
     run_logger,
 )
-from ryusen_sdk.host import Answer, Host, Stopped
-from ryusen_sdk.threads import ThreadPool
-from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, forward, number, text
-
-Body = Callable[[Event, Any], Any]
-
-
-async def answer(app: Ryusen, document: JsonDict) -> Answer:
-    pool = ThreadPool(4)
-    host = Host(app.registry, asyncio.get_running_loop(), pool)
-    host.check()
-    loop = asyncio.get_running_loop()
-    finished: asyncio.Future[Answer] = loop.create_future()
-
-    def finish(_invocation: Invocation, given: Answer) -> None:
-        loop.call_soon_threadsafe(finished.set_result, given)
-
-    host.start([decode_invocation(json.dumps(document))], finish)
-    async with asyncio.timeout(10):
-        given = await finished
-    pool.close()
-    return given
-
-
-async def outcome(body: Body, document: JsonDict) -> JsonDict:
-    app = Ryusen("shop")
-    app.function(id="fulfil")(body)
-    given = await answer(app, document)
-    assert isinstance(given, bytes), given
-    envelope = json.loads(given)
-    assert envelope["request_id"] == document["request_id"]
-    return envelope["outcome"]
+from ryusen_sdk.host import Stopped
+from tests.sdk.hosted import answer, outcome
+from tests.sdk.peer import NULL, compensation, discovery, done, failed, forward, number, text
 
 
 async def charge(order: int) -> str:
@@ -557,7 +526,7 @@ async def test_a_missing_await_is_told() -> None:
     failure = (await outcome(body, discovery()))["failure"]
     assert failure["category"] == "ryusen_sdk.MisuseError"
     assert "never awaited" in failure["message"]
-    assert "await step.run" in failure["message"]
+    assert f"{__file__}:{body.__code__.co_firstlineno + 1}" in failure["message"]
 
 
 @pytest.mark.req("SDK-04")
