@@ -11,6 +11,8 @@ import hmac
 import re
 from typing import Final
 
+from ryusen_protocol.codec import MalformedDocument
+
 MEDIA_TYPE: Final = "application/json"
 TIMESTAMP_HEADER: Final = "Ryusen-Timestamp"
 """Unix seconds at which the body was signed."""
@@ -51,3 +53,13 @@ def signature_problem(secret: bytes | None, timestamp: str | None, signature: st
     if apart_s > WINDOW_S:
         return f"it was signed {apart_s} s from now; at most {WINDOW_S} s are accepted, so set both clocks"
     return None
+
+
+def utf8(body: bytes) -> bytes:
+    """The body again, if it is UTF-8: values stay raw text below, which nothing there checks. Raises `MalformedDocument`."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as broken:
+            raise MalformedDocument(f"not valid UTF-8 at byte {broken.start}") from None
+    return body

@@ -18,6 +18,8 @@ from ryusen_sdk.manifest import Manifest, Registry, manifest_of
 
 if TYPE_CHECKING:
     from ryusen_protocol.manifest import PublicationReceipt
+    from ryusen_sdk.http.asgi import AsgiHandler
+    from ryusen_sdk.http.wsgi import WsgiHandler
     from ryusen_sdk.lifespan import Hold, Lifespan, LifespanSource
     from ryusen_sdk.options import Span
     from ryusen_sdk.worker import OnStatus
@@ -132,6 +134,23 @@ class Ryusen:
         from ryusen_sdk.worker import Worker
 
         await Worker(self, url=url, token=token, capacity=capacity, release=release, publish=publish, on_status=on_status).serve()
+
+    def asgi(self, secret: str | bytes | None = None, *, capacity: int = DEFAULT_CAPACITY, path: str | None = None) -> AsgiHandler:
+        """An ASGI application that a server invokes this application's functions at, instead of a connected worker.
+
+        With a `secret`, the server's `RYUSEN_HTTP_SECRET`, only signed requests run anything, and responses are signed. More than
+        `capacity` invocations at a time are turned away unbegun. `path` is the one path to answer at; without it the handler answers
+        wherever it is mounted. It publishes nothing: that is `publish`.
+        """
+        from ryusen_sdk.http.asgi import AsgiHandler
+
+        return AsgiHandler(self, secret=secret, capacity=capacity, path=path)
+
+    def wsgi(self, secret: str | bytes | None = None, *, capacity: int = DEFAULT_CAPACITY, path: str | None = None) -> WsgiHandler:
+        """As `asgi`, for WSGI servers. Coroutines run on a loop of the handler's own."""
+        from ryusen_sdk.http.wsgi import WsgiHandler
+
+        return WsgiHandler(self, secret=secret, capacity=capacity, path=path)
 
     def lifespan(self) -> Hold:
         """The user's lifespan, for what serves this application: `async with app.lifespan()`, or `enter` and `leave` of what it gives.

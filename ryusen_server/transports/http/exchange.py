@@ -16,7 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from ryusen_protocol.codec import MalformedDocument, decode_outcome
-from ryusen_protocol.exchange import MEDIA_TYPE, signature_problem, signed_headers
+from ryusen_protocol.exchange import MEDIA_TYPE, signature_problem, signed_headers, utf8
 from ryusen_protocol.outcome import CallbackFailed, Outcome, RejectedBeforeStart, Succeeded, TargetNotFound
 from ryusen_protocol.words import printable
 from ryusen_server.ports.worker import Answered, Exchange, Lost
@@ -61,21 +61,11 @@ def read_reply(exchange: Exchange, reply: Reply, secret: bytes | None, now_s: in
     if wrong is not None:
         return Lost(f"its response does not count: {wrong}")
     try:
-        outcome = decode_outcome(_text(reply.body))
+        outcome = decode_outcome(utf8(reply.body))
     except MalformedDocument as refused:
         return Lost(f"its response is no outcome: {_shown(refused.why)}")
     wrong = _mismatch(exchange, outcome)
     return Answered(outcome) if wrong is None else Lost(f"its response does not belong to the request: {wrong}")
-
-
-def _text(body: bytes) -> bytes:
-    """Values stay raw text below, which nothing there checks for being UTF-8."""
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError as broken:
-            raise MalformedDocument(f"not valid UTF-8 at byte {broken.start}") from None
-    return body
 
 
 def _mismatch(exchange: Exchange, outcome: Outcome) -> str | None:
