@@ -13,10 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from ryusen_protocol.declarations import RunDeclaration
-from ryusen_protocol.ids import AttemptId, OperationId, RequestId, StepId
+from ryusen_protocol.declarations import ChildDeclaration, Declaration, EmissionDeclaration, RunDeclaration
+from ryusen_protocol.identity import emitted_event_id, run_id_for_child
+from ryusen_protocol.ids import AttemptId, OperationId, RequestId, RunId, StepId
 from ryusen_protocol.invocation import Phase
+from ryusen_protocol.scope import Scope
 from ryusen_server.core.agenda import agenda, wake_at_ms
+from ryusen_server.core.decision import Decision, Obligation, SettleParent, StopChild
 from ryusen_server.core.evolve import decode_records, fold
 from ryusen_server.core.records import (
     AttemptAuthorized,
@@ -24,6 +27,7 @@ from ryusen_server.core.records import (
     AttemptRequeued,
     AttemptSettled,
     AttemptUnknown,
+    ChildInvoked,
     CompensationStarted,
     DiscoveryQueued,
     OutcomeDecided,
@@ -38,6 +42,8 @@ from ryusen_server.core.records import (
     StopRequested,
     SubmissionStale,
     TargetSettled,
+    TimerArmed,
+    WaitRegistered,
 )
 from ryusen_server.core.rows import HistoryRow
 from ryusen_server.core.state import Run
@@ -82,6 +88,15 @@ class Responded(msgspec.Struct, frozen=True):
     open_request: RequestId | None
 
 
+class Matched(msgspec.Struct, frozen=True):
+    """An event completed a wait in the transaction at `position`; the others are where it was accepted and the wait registered."""
+
+    position: int
+    accepted_at_ms: int
+    accepted_position: int
+    registered_position: int
+
+
 class Watch:
     """What the checks look at. Feed it every committed row, in order, and everything that happened."""
 
@@ -96,6 +111,9 @@ class Watch:
         self.resolved: set[AttemptId] = set()
         """Attempts an operator command was obeyed on."""
         """Requests that provably never began."""
+        self.matched: dict[int, Matched] = {}
+        self.decided: dict[int, Decision] = {}
+        """What was decided at a position, for whoever drives the run and sees it: the records come from the history."""
         self.duplicates: set[int] = set()
         """Positions of transactions that answered a pass which met one id twice."""
         self.states: dict[AttemptId, str] = {}
@@ -140,9 +158,13 @@ class Watch:
             found[record.step_id, record.phase].append(record)
         return found
 
+    def declarations(self) -> dict[StepId, Declaration]:
+        """What each step was declared as, the last time."""
+        return {record.declaration.step_id: record.declaration for _, record in self.of(StepDeclared)}
+
     def successes(self) -> list[StepId]:
         """The `run` steps that completed with success, in completion order."""
-        declared = {record.declaration.step_id: record.declaration for _, record in self.of(StepDeclared)}
+        declared = self.declarations()
         return [
             record.step_id
             for _, record in self.of(StepCompleted)
@@ -440,12 +462,17 @@ def invariant_17_an_ended_run_owns_nothing(watch: Watch) -> None:
     assert run.discovery_pass is None, "ended with a pass queued"
     assert run.dispatch is None, "ended with a pass out"
     assert run.current_attempt() is None, "ended with an attempt"
+    waiting = [step.step_id for step in run.steps.values() if step.state == "pending"]
+    assert not waiting, f"ended with {waiting} pending"
     assert agenda(run).need == "nothing", "ended and still in need"
     assert wake_at_ms(run) is None, "ended and still to be woken"
 
 
 def invariant_18_a_live_run_is_never_stranded(watch: Watch) -> None:
-    """A run that has not ended has work, an answer to wait for, or a blocker that an operator can see."""
+    """A run that has not ended has work, an answer, an instant or a child to wait for, or a blocker that an operator can see.
+
+    Whoever waits for a child alone is looked at when the child's end, which commits with the obligation, says so.
+    """
     run = watch.run
     if run.status == "ended":
         return
@@ -453,7 +480,8 @@ def invariant_18_a_live_run_is_never_stranded(watch: Watch) -> None:
     if agenda(run).need == "nothing":
         assert unknown or run.blocker is not None, f"{run.status} with nothing to do"
     if wake_at_ms(run) is None:
-        assert unknown or run.blocker is not None, f"{run.status} and a restart would not look at it"
+        child = agenda(run).need == "child"
+        assert unknown or child or run.blocker is not None, f"{run.status} and a restart would not look at it"
     assert (run.status == "definition_blocked") == (run.blocker is not None), f"{run.status} with blocker {run.blocker}"
 
 
@@ -496,8 +524,18 @@ def invariant_22_never_began_consumes_nothing(watch: Watch) -> None:
 def invariant_23_nothing_is_early(watch: Watch) -> None:
     """A retry is authorized no earlier than its recorded instant; only the pace of what never began may be cut short.
 
-    An instant that the run's own records have reached stays reached, however far the clock goes back.
+    An instant that the run's own records have reached stays reached, however far the clock goes back. A timer settles and a wait times out
+    no earlier than the instant recorded once, which is never before its acceptance.
     """
+    due: dict[StepId, int] = {}
+    for kind in (TimerArmed, WaitRegistered):
+        for entry, record in watch.of(kind):
+            assert record.step_id not in due, f"{record.step_id} is anchored twice"
+            due[record.step_id] = record.due_at_ms if isinstance(record, TimerArmed) else record.timeout_at_ms
+            assert due[record.step_id] >= entry.at_ms, f"{record.step_id} was due before it was accepted"
+    for entry, record in watch.of(StepCompleted):
+        if record.step_id in due and entry.position not in watch.matched:
+            assert entry.at_ms >= due[record.step_id], f"{record.step_id} settles {due[record.step_id] - entry.at_ms} ms early"
     waiting: dict[AttemptId, int] = {}
     for entry in watch.entries:
         record = entry.record
@@ -508,6 +546,24 @@ def invariant_23_nothing_is_early(watch: Watch) -> None:
             assert entry.at_ms >= due_at_ms, f"{record.attempt_id} is authorized {due_at_ms - entry.at_ms} ms early"
         for attempt_id in [attempt_id for attempt_id, due_at_ms in waiting.items() if due_at_ms <= entry.at_ms]:
             del waiting[attempt_id]
+
+
+def invariant_24_a_wait_takes_one_event(watch: Watch) -> None:
+    """A wait that succeeds does so by an event accepted after its registration and before its timeout, once; else it times out."""
+    timeouts = {record.step_id: (entry.position, record.timeout_at_ms) for entry, record in watch.of(WaitRegistered)}
+    for entry, record in watch.of(StepCompleted):
+        matched = watch.matched.get(entry.position)
+        if record.step_id not in timeouts:
+            assert matched is None, f"an event completed {record.step_id}, which is no wait"
+            continue
+        if matched is None:
+            assert record.failure is not None, f"{record.step_id} succeeded without an event"
+            assert record.failure.category == "sdk.timeout", f"{record.step_id} failed without an event: {record.failure.category}"
+            continue
+        registered_at, timeout_at_ms = timeouts[record.step_id]
+        assert entry.position > registered_at, f"{record.step_id} matched within its own registration"
+        assert matched.accepted_position > matched.registered_position, f"{record.step_id} took an event from before its registration"
+        assert matched.accepted_at_ms < timeout_at_ms, f"{record.step_id} took an event from after its timeout"
 
 
 def invariant_25_a_duplicate_touches_nothing(watch: Watch) -> None:
@@ -548,6 +604,45 @@ def invariant_26_history_is_the_state(watch: Watch) -> None:
     assert all(run.steps[step_id].state != "pending" or step_id == run.pending for step_id in ends)
 
 
+def invariant_28_what_belongs_together_commits_together(watch: Watch) -> None:
+    """A child, an event and what one run owes another come with the decision whose records speak of them, and with no other.
+
+    Looks at the transactions whose decisions were seen.
+    """
+    waits_for: RunId | None = None
+    for row in watch.rows:
+        records = watch.at(row.position)
+        invoked = [record.child_run_id for record in records if isinstance(record, ChildInvoked)]
+        completes = any(isinstance(record, StepCompleted) for record in records)
+        waits_for = invoked[0] if invoked else None if completes else waits_for
+        decision = watch.decided.get(row.position)
+        if decision is None:
+            continue
+        _check_declared(watch.run, records, invoked, decision)
+        owed: list[Obligation] = []
+        for record in records:
+            if isinstance(record, RunEnded) and watch.run.parent is not None:
+                owed.append(SettleParent(watch.run.run_id, watch.run.parent.run_id, watch.run.parent.step_id))
+            elif isinstance(record, StopRequested) and waits_for is not None:
+                owed.append(StopChild(waits_for, watch.run.run_id, record.reason))
+        assert list(decision.obligations) == owed, f"it owes {decision.obligations}, and should owe {owed}"
+
+
+def _check_declared(run: Run, records: list[Record], invoked: list[RunId], decision: Decision) -> None:
+    scope = Scope(run.workspace, run.application)
+    declared = [record.declaration for record in records if isinstance(record, StepDeclared)]
+    children = [run_id_for_child(scope, run.run_id, one.step_id) for one in declared if isinstance(one, ChildDeclaration)]
+    born = [] if decision.birth is None else [decision.birth.created.run_id]
+    assert born == invoked == children, f"{children} are declared, {invoked} recorded and {born} created"
+    emitting = [one.step_id for one in declared if isinstance(one, EmissionDeclaration)]
+    emitted = [] if decision.emitted is None else [decision.emitted.event_id]
+    assert emitted == [emitted_event_id(scope, run.run_id, step_id) for step_id in emitting], f"{emitting} emit {emitted}"
+    if emitting:
+        done = [record.step_id for record in records if isinstance(record, StepCompleted)]
+        assert done == emitting, f"{emitting} emits, and {done} completes"
+        assert any(isinstance(record, DiscoveryQueued) for record in records), f"{emitting} emits and strands the run"
+
+
 INVARIANTS: tuple[Callable[[Watch], None], ...] = (
     invariant_02_1_one_thing_at_a_time,
     invariant_03_a_generation_settles_once,
@@ -569,8 +664,10 @@ INVARIANTS: tuple[Callable[[Watch], None], ...] = (
     invariant_19_unknown_ends_by_an_answer,
     invariant_22_never_began_consumes_nothing,
     invariant_23_nothing_is_early,
+    invariant_24_a_wait_takes_one_event,
     invariant_25_a_duplicate_touches_nothing,
     invariant_26_history_is_the_state,
+    invariant_28_what_belongs_together_commits_together,
 )
 """All checks that concern one run."""
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from ryusen_protocol.declarations import CompensationPolicy, RetryPolicy, TimerDeclaration
-from ryusen_protocol.ids import AttemptId, ReleaseId, RequestId, StepId
+from ryusen_protocol.declarations import CompensationPolicy, Declaration, RetryPolicy
+from ryusen_protocol.ids import AttemptId, ReleaseId, RequestId, RunId, StepId
 from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_protocol.outcome import (
     CallbackFailed,
@@ -28,7 +28,8 @@ from ryusen_protocol.outcome import (
     TargetNotFound,
     Uncaught,
 )
-from ryusen_server.core.agenda import agenda
+from ryusen_server.core.agenda import Agenda, agenda
+from ryusen_server.core.children import ChildEnd
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
@@ -36,14 +37,32 @@ from ryusen_server.core.commands.lose_contact import LoseContact
 from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.commands.rediscover import Rediscover
-from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached
+from ryusen_server.core.commands.request_stop import Cancel, DeadlineReached, ParentStopped
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
+from ryusen_server.core.commands.settle_child import ChildEnded
+from ryusen_server.core.commands.settle_timer import TimerDue
+from ryusen_server.core.commands.settle_wait import EventMatched, WaitTimedOut
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, SendAttempt
-from ryusen_server.core.records import Record, Recovery
-from tests.core.driving import LEASE_MS, WORKER, Driver, Transition, digest_of, error, raw, step
-from tests.core.invariants import Responded, Started, Submitted, Watch, check_all
+from ryusen_server.core.records import Outcome, ParentRef, Record, Recovery, StepCompleted
+from tests.core.driving import (
+    LEASE_MS,
+    START_MS,
+    WORKER,
+    Driver,
+    Transition,
+    child,
+    digest_of,
+    emission,
+    error,
+    event_wait,
+    raw,
+    step,
+    timer,
+    timer_until,
+)
+from tests.core.invariants import Matched, Responded, Started, Submitted, Watch, check_all
 
 POLICIES = (
     RetryPolicy(max_attempts=1),
@@ -59,7 +78,8 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         deadline_ms = (None, 3_000, None, 20_000)[seed % 4]
-        self.driver = Driver(deadline_ms=deadline_ms, seed=seed, jitter=None)
+        parent = ParentRef(RunId("rn_parent"), StepId("call"), 1) if seed % 3 == 1 else None
+        self.driver = Driver(deadline_ms=deadline_ms, parent=parent, seed=seed, jitter=None)
         self.watch = Watch(self.driver.run)
         self.watch.commit(self.driver.rows[0])
         self.sent: list[AnswerAttempt] = []
@@ -91,6 +111,11 @@ class Life:
         check_all(self.watch)
 
     def _witness(self, command: Command, answer: Decision, seen: Transition) -> None:
+        if answer.records:
+            self.watch.decided[seen.position] = answer
+        if isinstance(command, EventMatched) and any(isinstance(record, StepCompleted) for record in answer.records):
+            word = Matched(seen.position, command.accepted_at_ms, command.accepted_position, command.registered_position)
+            self.watch.matched[seen.position] = word
         for effect in answer.effects:
             attempt_id: AttemptId | None = effect.attempt_id if isinstance(effect, SendAttempt) else None
             self.watch.started.append(Started(effect.request_id, attempt_id, self.driver.position))
@@ -123,7 +148,8 @@ class Life:
     def go_on(self, number: int) -> None:
         """Whatever the run needs next, done well."""
         run = self.driver.run
-        match agenda(run).need:
+        need = agenda(run)
+        match need.need:
             case "discovery":
                 self.driver.until(run.discovery_due_at_ms)
                 self.send(StartDiscovery(WORKER, self.driver.preferred))
@@ -131,16 +157,29 @@ class Life:
                 self.driver.until(self.driver.attempt.due_at_ms)
                 self.send(AuthorizeAttempt(WORKER, LEASE_MS))
             case "answer" if run.dispatch is not None:
-                fresh = Declared(step(f"s{len(run.steps)}", retry=POLICIES[number % 3]))
-                self._respond(fresh, run.dispatch.request_id, assign=number % 2 == 0)
+                step_id = StepId(f"s{len(run.steps)}")
+                fresh = self._other_kind(step_id, number // 4) if number % 4 == 3 else step(step_id, retry=POLICIES[number % 3])
+                self._respond(Declared(fresh), run.dispatch.request_id, assign=number % 2 == 0)
             case "answer":
                 undoing = run.status == "compensating"
                 self._answer(self._result(number) if undoing else Succeeded(VALUES[number % 3]), self.driver.request)
             case "probe":
-                self.driver.until(agenda(run).due_at_ms)
+                self.driver.until(need.due_at_ms)
                 self.rediscover(number)
+            case "timer" | "event" | "child":
+                self._end_the_wait(need, number)
             case "nothing":
                 self.rediscover(number)
+
+    def _end_the_wait(self, need: Agenda, number: int) -> None:
+        waiting = self.driver.waiting
+        if need.need == "child":
+            self.child_ended(number)
+        elif need.need == "event" and number % 2:
+            self.match(number)
+        else:
+            self.driver.until(need.due_at_ms)
+            self.send(TimerDue(waiting.step_id) if need.need == "timer" else WaitTimedOut(waiting.step_id))
 
     def start(self, number: int) -> None:
         self.send(StartDiscovery(WORKER, self.driver.preferred, hurry=number % 2 == 0))
@@ -160,7 +199,8 @@ class Life:
             lambda: Declared(step(step_id, retry=policy, compensation=CompensationPolicy(retry=policy))),
             lambda: Declared(step(step_id, retry=policy, compensation=None, has_compensation=False)),
             lambda: Declared(step(f"new{len(self.driver.run.steps)}", timeout_ms=1_000)),
-            lambda: Declared(TimerDeclaration(step_id, delay_ms="5")),
+            lambda: Declared(self._other_kind(step_id, number // 16)),
+            lambda: Declared(self._other_kind(StepId(f"new{len(self.driver.run.steps)}"), number // 16)),
             lambda: Declared(step("x", retry=RetryPolicy(max_attempts=0))),
             lambda: DefinitionBlocked("duplicate_step_id", step_id),
             lambda: RejectedBeforeStart("busy"),
@@ -171,9 +211,19 @@ class Life:
         seldom = number % 16 >= 14
         return responses[-1 - number % 2 if seldom else number % (len(responses) - 2)]()
 
+    def _other_kind(self, step_id: StepId, number: int) -> Declaration:
+        kinds: Sequence[Callable[[], Declaration]] = (
+            lambda: timer(step_id, number % 3 * 1_000),
+            lambda: timer_until(step_id, START_MS + (number % 3 - 1) * 5_000),
+            lambda: event_wait(step_id, number % 3 * 2_000, order="7"),
+            lambda: child(step_id, ("pack", "gone")[number % 7 == 6], timeout_ms=(None, 0, 4_000)[number % 3]),
+            lambda: emission(step_id, order="7"),
+        )
+        return kinds[number % len(kinds)]()
+
     def _respond(self, outcome: DiscoveryOutcome | RejectedBeforeStart, request: RequestId, *, assign: bool) -> None:
         assignee = AuthorizeAttempt(WORKER, LEASE_MS) if assign else None
-        self.send(AnswerDiscovery(request, outcome, WORKER.release_id, self.driver.preferred, assignee))
+        self.send(AnswerDiscovery(request, outcome, WORKER.release_id, self.driver.preferred, assignee, self.driver.child_target(outcome)))
 
     def lose_pass(self, number: int) -> None:
         if self.passes:
@@ -249,6 +299,41 @@ class Life:
         generation = attempt.attempt_generation + (number % 11 == 3)
         self.send(ResolveAttempt(attempt.attempt_id, generation, words[number % len(words)], "kim"))
 
+    def _waiting(self, number: int) -> StepId:
+        """The step that waits, or seldom any other one."""
+        run = self.driver.run
+        steps = [StepId("none"), *run.steps]
+        return run.pending if run.pending is not None and number % 8 else steps[number % len(steps)]
+
+    def timer_due(self, number: int) -> None:
+        self.send(TimerDue(self._waiting(number)))
+
+    def timed_out(self, number: int) -> None:
+        self.send(WaitTimedOut(self._waiting(number)))
+
+    def match(self, number: int) -> None:
+        """An event: mostly one that may match, else one from before the registration or from after the timeout."""
+        step_id = self._waiting(number)
+        waiting = self.driver.run.steps.get(step_id)
+        due_at_ms = self.driver.now_ms if waiting is None or waiting.due_at_ms is None else waiting.due_at_ms
+        accepted_at_ms = due_at_ms + (-1, -1, 0, 7)[number // 8 % 4]
+        payload = (b"{}", b"\x00\xff", b"")[number % 3]
+        self.send(EventMatched(step_id, payload, accepted_at_ms, 100 if number % 5 else 3, 10))
+
+    def child_ended(self, number: int) -> None:
+        """The end of the child that is waited for, or of another one."""
+        children = [step.child_run_id for step in self.driver.run.steps.values() if step.child_run_id is not None]
+        if not children:
+            return
+        child_run_id = children[number % len(children)] if number % 7 == 0 else children[-1]
+        outcome: Outcome = ("succeeded", "succeeded", "failed", "cancelled", "timed_out")[number % 5]
+        result = VALUES[number % len(VALUES)] if outcome == "succeeded" else None
+        self.send(ChildEnded(ChildEnd(child_run_id, outcome, result, error() if outcome == "failed" else None)))
+
+    def parent_stopped(self, number: int) -> None:
+        if number % 5 == 0:
+            self.send(ParentStopped(RunId("rn_parent"), "cancelled" if number % 2 else "timed_out"))
+
     def release(self, number: int) -> None:
         self.driver.preferred = (ReleaseId("r1"), ReleaseId("r2"), None)[number % 3]
 
@@ -285,6 +370,8 @@ ACTS: tuple[Callable[[Life, int], None], ...] = (
     *(Life.answer,) * 5,
     *(Life.lose_contact, Life.deadline) * 3,
     *(Life.resolve,) * 3,
+    *(Life.timer_due, Life.timed_out, Life.match, Life.child_ended) * 2,
+    Life.parent_stopped,
     *(Life.start, Life.authorize, Life.answer_again, Life.never_began, Life.clock) * 2,
     Life.cancel_again,
     Life.lose_pass,
