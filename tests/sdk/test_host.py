@@ -655,6 +655,30 @@ async def test_a_record_that_no_longer_fits_the_type_is_an_ordinary_error() -> N
     assert "$.id" in told
 
 
+@pytest.mark.req("VAL-03")
+@pytest.mark.parametrize(
+    ("given", "path"), [({"id": "7"}, "$.id"), ({"id": 7, "colour": "red"}, "$.colour"), (Order(7, note=object()), "$.note")]
+)  # type: ignore[arg-type]
+async def test_a_result_that_would_not_come_back_as_its_type_is_one_failure(given: object, path: str) -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", lambda: given, returns=Order)
+
+    failure = (await outcome(body, forward("a")))["failure"]
+    assert (failure["category"], failure["retryable"]) == ("sdk.invalid_result", False)
+    assert path in failure["message"]
+    assert "Order" in failure["message"]
+
+
+class Opaque: ...
+
+
+async def test_a_type_that_no_value_has_fails_before_its_step_runs() -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", lambda: 1, returns=Opaque)
+
+    assert "is no type for values" in (await outcome(body, discovery()))["failure"]["message"]
+
+
 async def test_the_event_as_data_bytes_and_type() -> None:
     async def body(event: Event[Order], step: Step) -> object:
         assert event.data == Order(7)
