@@ -9,6 +9,7 @@ an unknown variant is refused by its name. Ends with code 1 at the first surpris
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import random
@@ -131,9 +132,10 @@ def damaged(chance: random.Random, pool: list[Seed]) -> Seed:
     if chance.random() < 0.5:
         document = _parsed(data)
         if isinstance(document, dict | list):
-            for _ in range(chance.randint(1, 3)):
-                _change_document(chance, document)
-            data = _dumped(document)
+            with contextlib.suppress(RecursionError):  # too deep to be copied here once more; the text so far will do
+                for _ in range(chance.randint(1, 3)):
+                    _change_document(chance, document)
+                    data = _dumped(document)
     else:
         for _ in range(chance.randint(1, 4)):
             data = _change_text(chance, data, pool)
