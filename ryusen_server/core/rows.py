@@ -63,6 +63,10 @@ class RunRow(msgspec.Struct, frozen=True):
     unwind_succeeded: int
     unwind_failed: int
     unwind_skipped: int
+    work_queued: int = 0
+    """1 while a pass or an attempt waits for a worker, at once or after its backoff."""
+    unknown_below_run_id: RunId | None = None
+    """The run further down that is Unknown while this one waits for it. The store carries it up; a fold of this run's history has none."""
 
 
 class AttemptRow(msgspec.Struct, frozen=True):
@@ -93,7 +97,11 @@ class AttemptRow(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """One accepted event. `fan_out_next` is the index of the first binding not yet expanded; none once expansion is complete."""
+    """One accepted event. `position` is its commit position, which the store gives it.
+
+    `fan_out_next` is the index of the first binding not yet expanded; at their end the waits are due that the event may match; none once
+    expansion is complete.
+    """
 
     event_id: EventId
     workspace: Workspace
@@ -104,6 +112,24 @@ class EventRow(msgspec.Struct, frozen=True):
     routing_generation: RoutingGeneration
     matched: int
     fan_out_next: int | None
+    position: int = 0
+
+
+class WaitRow(msgspec.Struct, frozen=True):
+    """A run's registered wait for an event, as long as it is pending; a run has one at most.
+
+    `shape` and `digest` are those of its correlation (`core.correlation`). `position` is the commit position of its registration, which the
+    store gives it: only events behind it match, if they were accepted before `timeout_at_ms`.
+    """
+
+    run_id: RunId
+    workspace: Workspace
+    event_name: str
+    shape: str
+    digest: bytes
+    step_id: StepId
+    timeout_at_ms: int
+    position: int = 0
 
 
 class EventKeyRow(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ along, since those were decided on state that no longer holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from ryusen_protocol.ids import (
     RunId,
     Workspace,
 )
+from ryusen_server.core.decision import Obligation, SettleParent
 from ryusen_server.core.rows import (
     AttemptRow,
     EventKeyRow,
@@ -32,6 +33,7 @@ from ryusen_server.core.rows import (
     ReleaseRow,
     RoutingRow,
     RunRow,
+    WaitRow,
 )
 from ryusen_server.ports.changes import ChangeStore
 
@@ -42,6 +44,9 @@ class RunWrite(msgspec.Struct, frozen=True):
     `base_position` is the position of the run's state the decision was taken on; none for a run that begins. `new_run` inserts `run`,
     else a `run` that is not none replaces the stored row
     (of several in one batch only the last need be written). `attempts` are inserted or replaced by id.
+
+    `wait` is registered by this transaction; `wait_over` removes the run's wait. `unknown_moved` says that the run has become Unknown, or
+    has ceased to be: the store shows it on every run above, the chain of `parent_run_id`, in the same commit.
     """
 
     run_id: RunId
@@ -52,6 +57,9 @@ class RunWrite(msgspec.Struct, frozen=True):
     new_run: bool
     run: RunRow | None
     attempts: tuple[AttemptRow, ...]
+    wait: WaitRow | None = None
+    wait_over: bool = False
+    unknown_moved: bool = False
 
 
 class EventWrite(msgspec.Struct, frozen=True):
@@ -90,7 +98,24 @@ class ReleaseWrite(msgspec.Struct, frozen=True):
     records: bytes
 
 
-Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite | OperatorWrite
+class ObligationWrite(msgspec.Struct, frozen=True):
+    """What one run owes another from now on. One of a kind for each child; to write it again changes nothing."""
+
+    obligation: Obligation
+
+
+class DischargeWrite(msgspec.Struct, frozen=True):
+    """An obligation is carried out. To discharge one that is not there changes nothing."""
+
+    obligation: Obligation
+
+
+def obligation_key(obligation: Obligation) -> tuple[RunId, str]:
+    """What there is one obligation of: the child, and the kind."""
+    return obligation.child_run_id, "settle_parent" if isinstance(obligation, SettleParent) else "stop_child"
+
+
+Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite | OperatorWrite | ObligationWrite | DischargeWrite
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -130,6 +155,14 @@ class WakeRow(msgspec.Struct, frozen=True):
 
     run_id: RunId
     wake_at_ms: int
+
+
+class WaitedName(msgspec.Struct, frozen=True):
+    """An event name somebody waits for, and how many waits there are."""
+
+    workspace: Workspace
+    event_name: str
+    waits: int
 
 
 class Heads(msgspec.Struct, frozen=True):
@@ -179,6 +212,31 @@ class Store(ChangeStore, Protocol):
 
     async def pending_fan_outs(self, *, after: EventId | None, limit: int) -> list[EventId]:
         """Events whose expansion is not complete, ordered by id."""
+        ...
+
+    async def expanding_events(self, workspace: Workspace, name: str, *, after: int, limit: int) -> list[EventRow]:
+        """Events of a name whose expansion is not complete, with `position > after`, oldest first; payloads left empty."""
+        ...
+
+    async def waited_names(self) -> list[WaitedName]:
+        """Every event name with pending waits."""
+        ...
+
+    async def wait(self, run_id: RunId) -> WaitRow | None:
+        """The run's pending wait."""
+        ...
+
+    async def matching_waits(
+        self, workspace: Workspace, event_name: str, metadata: Mapping[str, str], *, before: int, after: WaitRow | None, limit: int
+    ) -> list[WaitRow]:
+        """Pending waits that ask for nothing but pairs of `metadata`, registered at `position < before`, by (shape, position), after a row.
+
+        Costs a look-up for each shape in use under the name and the rows that are found, however many other waits there are.
+        """
+        ...
+
+    async def obligations(self, *, after: Obligation | None, limit: int) -> list[Obligation]:
+        """What is owed, by (child, kind), after one."""
         ...
 
     async def blocked_runs(self, workspace: Workspace, application: Application, functions: Sequence[FunctionId]) -> list[RunId]: ...

@@ -7,7 +7,7 @@ with one server, a unit decided on a position that the run has left behind is a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -23,6 +23,8 @@ from ryusen_protocol.ids import (
     RunId,
     Workspace,
 )
+from ryusen_server.core.correlation import digest_of
+from ryusen_server.core.decision import Obligation
 from ryusen_server.core.rows import (
     AttemptRow,
     EventKeyRow,
@@ -33,23 +35,28 @@ from ryusen_server.core.rows import (
     ReleaseRow,
     RoutingRow,
     RunRow,
+    WaitRow,
 )
 from ryusen_server.ports.changes import ChangePage, ChangeRow, Watcher
 from ryusen_server.ports.commits import changes_of
 from ryusen_server.ports.store import (
     Counts,
+    DischargeWrite,
     Done,
     EventWrite,
     FanOutWrite,
     Heads,
     ManifestWrite,
+    ObligationWrite,
     OperatorWrite,
     ReleaseWrite,
     RunFilter,
     RunWrite,
     StorageUnavailable,
     Unit,
+    WaitedName,
     WakeRow,
+    obligation_key,
 )
 
 
@@ -71,6 +78,9 @@ class MemoryStore:
         self._runs: dict[RunId, RunRow] = {}
         self._attempts: dict[AttemptId, AttemptRow] = {}
         self._events: dict[EventId, EventRow] = {}
+        self._waits: dict[RunId, WaitRow] = {}
+        self._unknown_below: dict[RunId, RunId] = {}
+        self._obligations: dict[tuple[RunId, str], Obligation] = {}
         self._event_keys: dict[tuple[Workspace, str], EventKeyRow] = {}
         self._operator_commands: dict[tuple[Workspace, str], OperatorCommandRow] = {}
         self._manifests: dict[tuple[Workspace, ManifestGeneration], ManifestRow] = {}
@@ -141,7 +151,7 @@ class MemoryStore:
         self._failing = failure if self._queue else None
         self._submitted.clear()
 
-    def _apply(self, unit: Unit, last_position: int) -> None:
+    def _apply(self, unit: Unit, last_position: int) -> None:  # noqa: C901  # one branch a kind of write
         position = last_position - len(unit.writes)
         for write in unit.writes:
             position += 1
@@ -149,12 +159,16 @@ class MemoryStore:
                 case RunWrite():
                     self._apply_run(write, position)
                 case EventWrite():
-                    self._events[write.event.event_id] = write.event
+                    self._events[write.event.event_id] = msgspec.structs.replace(write.event, position=position)
                     if write.key is not None:
                         self._event_keys[write.key.workspace, write.key.key] = write.key
                 case FanOutWrite():
                     event = self._events[write.event_id]
                     self._events[write.event_id] = msgspec.structs.replace(event, fan_out_next=write.fan_out_next)
+                case ObligationWrite():
+                    self._obligations[obligation_key(write.obligation)] = write.obligation
+                case DischargeWrite():
+                    self._obligations.pop(obligation_key(write.obligation), None)
                 case ManifestWrite():
                     self._apply_manifest(write, position)
                 case OperatorWrite():
@@ -173,6 +187,25 @@ class MemoryStore:
             self._runs[write.run_id] = write.run
         for attempt in write.attempts:
             self._attempts[attempt.attempt_id] = attempt
+        if write.wait is not None:
+            self._waits[write.run_id] = msgspec.structs.replace(write.wait, position=position)
+        elif write.wait_over:
+            self._waits.pop(write.run_id, None)
+        if write.unknown_moved and write.run is not None:
+            self._carry_unknown(write.run)
+
+    def _carry_unknown(self, run: RunRow) -> None:
+        above = run.parent_run_id
+        while above is not None:
+            if run.attention == "unknown":
+                self._unknown_below[above] = run.run_id
+            else:
+                self._unknown_below.pop(above, None)
+            above = self._runs[above].parent_run_id
+
+    def _shown(self, run: RunRow) -> RunRow:
+        below = self._unknown_below.get(run.run_id)
+        return run if below is None else msgspec.structs.replace(run, unknown_below_run_id=below)
 
     def _apply_manifest(self, write: ManifestWrite, position: int) -> None:
         manifest, routing = write.manifest, write.routing
@@ -212,6 +245,39 @@ class MemoryStore:
         self._readable()
         return sorted(e.event_id for e in self._events.values() if e.fan_out_next is not None and e.event_id > (after or ""))[:limit]
 
+    async def expanding_events(self, workspace: Workspace, name: str, *, after: int, limit: int) -> list[EventRow]:
+        """See the port."""
+        self._readable()
+        of_name = (e for e in self._events.values() if (e.workspace, e.name) == (workspace, name))
+        found = [msgspec.structs.replace(e, payload=b"") for e in of_name if e.fan_out_next is not None and e.position > after]
+        return sorted(found, key=lambda event: event.position)[:limit]
+
+    async def waited_names(self) -> list[WaitedName]:
+        """See the port."""
+        self._readable()
+        names = [(wait.workspace, wait.event_name) for wait in self._waits.values()]
+        return [WaitedName(*name, waits=names.count(name)) for name in sorted(set(names))]
+
+    async def wait(self, run_id: RunId) -> WaitRow | None:
+        """See the port."""
+        self._readable()
+        return self._waits.get(run_id)
+
+    async def matching_waits(
+        self, workspace: Workspace, event_name: str, metadata: Mapping[str, str], *, before: int, after: WaitRow | None, limit: int
+    ) -> list[WaitRow]:
+        """See the port."""
+        self._readable()
+        waits = [w for w in self._waits.values() if (w.workspace, w.event_name) == (workspace, event_name) and w.position < before]
+        found = sorted((w for w in waits if digest_of(w.shape, metadata) == w.digest), key=_wait_key)
+        return [w for w in found if after is None or _wait_key(w) > _wait_key(after)][:limit]
+
+    async def obligations(self, *, after: Obligation | None, limit: int) -> list[Obligation]:
+        """See the port."""
+        self._readable()
+        start = None if after is None else obligation_key(after)
+        return [owed for key, owed in sorted(self._obligations.items(), key=lambda item: item[0]) if start is None or key > start][:limit]
+
     async def blocked_runs(self, workspace: Workspace, application: Application, functions: Sequence[FunctionId]) -> list[RunId]:
         """See the port."""
         self._readable()
@@ -226,12 +292,13 @@ class MemoryStore:
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""
         self._readable()
-        return self._runs.get(run_id)
+        run = self._runs.get(run_id)
+        return None if run is None else self._shown(run)
 
     async def runs(self, workspace: Workspace, where: RunFilter, *, before: tuple[int, RunId] | None, limit: int) -> list[RunRow]:
         """See the port."""
         self._readable()
-        found = [run for run in self._runs.values() if run.workspace == workspace and _matches(run, where)]
+        found = [run for run in map(self._shown, self._runs.values()) if run.workspace == workspace and _matches(run, where)]
         found.sort(key=_run_key, reverse=True)
         return [run for run in found if before is None or _run_key(run) < before][:limit]
 
@@ -265,7 +332,7 @@ class MemoryStore:
     async def event_runs(self, event_id: EventId) -> list[RunRow]:
         """See the port."""
         self._readable()
-        return sorted((run for run in self._runs.values() if run.event_id == event_id), key=_run_key)
+        return sorted((self._shown(run) for run in self._runs.values() if run.event_id == event_id), key=_run_key)
 
     async def event_key(self, workspace: Workspace, key: str) -> EventKeyRow | None:
         """See the port."""
@@ -309,8 +376,15 @@ def _run_key(run: RunRow) -> tuple[int, RunId]:
     return run.created_at_ms, run.run_id
 
 
+def _wait_key(wait: WaitRow) -> tuple[str, int]:
+    return wait.shape, wait.position
+
+
 def _matches(run: RunRow, where: RunFilter) -> bool:
-    members = ("status", "outcome", "recovery", "function", "application", "event_id", "attention")
+    shown = run.attention or (None if run.unknown_below_run_id is None else "unknown")
+    if where.attention not in {None, shown}:
+        return False
+    members = ("status", "outcome", "recovery", "function", "application", "event_id")
     if any(getattr(where, name) not in {None, getattr(run, name)} for name in members):
         return False
     return not where.q or run.run_id.startswith(where.q) or run.function.startswith(where.q)

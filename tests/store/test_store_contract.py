@@ -107,7 +107,7 @@ async def test_an_operator_command_comes_back_under_its_key_and_workspace(store:
 
 async def test_an_event_comes_back_as_it_was_with_its_key(store: Store) -> None:
     event = event_row("evt_1", payload=b"\x00\xffraw")
-    await commit(store, accepts(event, key="k"))
+    event = msgspec.structs.replace(event, position=await commit(store, accepts(event, key="k")))
     assert await store.event(EventId("evt_1")) == event
     key = await store.event_key(WORKSPACE, "k")
     assert key is not None

@@ -13,8 +13,19 @@ from typing import Any, assert_never
 import msgspec
 
 from ryusen_protocol.ids import AttemptId, RunId
-from ryusen_server.core.rows import AttemptRow, RunRow
-from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, OperatorWrite, ReleaseWrite, RunWrite, Unit
+from ryusen_server.core.rows import AttemptRow, RunRow, WaitRow
+from ryusen_server.ports.store import (
+    DischargeWrite,
+    EventWrite,
+    FanOutWrite,
+    ManifestWrite,
+    ObligationWrite,
+    OperatorWrite,
+    ReleaseWrite,
+    RunWrite,
+    Unit,
+    obligation_key,
+)
 from ryusen_server.store.sqlite import sql
 
 Row = tuple[Any, ...]
@@ -34,6 +45,11 @@ class Batch:
         self._new_runs: dict[RunId, RunRow] = {}
         self._runs: dict[RunId, RunRow] = {}
         self._attempts: dict[AttemptId, AttemptRow] = {}
+        self._waits: dict[RunId, WaitRow | None] = {}
+        """None: over. A wait that began and ended in this commit was never there."""
+        self._unknown: dict[RunId, bool] = {}
+        self._obligations: dict[tuple[RunId, str], bytes | None] = {}
+        """None: carried out."""
         self._events: list[Row] = []
         self._event_keys: list[Row] = []
         self._fan_outs: list[Row] = []
@@ -56,6 +72,10 @@ class Batch:
                     self._add_event(write, position)
                 case FanOutWrite():
                     self._fan_outs.append((write.fan_out_next, write.event_id))
+                case ObligationWrite():
+                    self._obligations[obligation_key(write.obligation)] = msgspec.json.encode(write.obligation)
+                case DischargeWrite():
+                    self._obligations[obligation_key(write.obligation)] = None
                 case ManifestWrite():
                     self._add_manifest(write, position)
                 case OperatorWrite():
@@ -83,10 +103,22 @@ class Batch:
         if self._runs:
             _update(connection, sql.UPDATE_RUN, [_run_update(run) for run in self._runs.values()])
             many(sql.UPDATE_RUN_INDEXED, map(_run_indexed, self._runs.values()))
+        if self._unknown:
+            many(sql.CARRY_UNKNOWN, [(run_id if unknown else None, run_id) for run_id, unknown in self._unknown.items()])
+        self._write_waits(connection)
         if self._attempts:
             many(sql.UPSERT_ATTEMPT, map(_row, self._attempts.values()))
         if self._fan_outs:
             _update(connection, sql.UPDATE_FAN_OUT, self._fan_outs)
+
+    def _write_waits(self, connection: sqlite3.Connection) -> None:
+        many = connection.executemany
+        if self._waits:
+            many(sql.DELETE_WAIT, [(run_id,) for run_id, wait in self._waits.items() if wait is None])
+            many(sql.INSERT_WAIT, [_row(wait) for wait in self._waits.values() if wait is not None])
+        if self._obligations:
+            many(sql.DELETE_OBLIGATION, [key for key, owed in self._obligations.items() if owed is None])
+            many(sql.INSERT_OBLIGATION, [(*key, owed) for key, owed in self._obligations.items() if owed is not None])
 
     def _plain(self) -> Iterable[tuple[str, list[Row]]]:
         return (
@@ -108,6 +140,8 @@ class Batch:
             (sql.UPDATE_RUN, self._runs),
             (sql.UPSERT_ATTEMPT, self._attempts),
             (sql.UPDATE_FAN_OUT, self._fan_outs),
+            (sql.INSERT_WAIT, self._waits),
+            (sql.INSERT_OBLIGATION, self._obligations),
         )
 
     def _add_history(self, position: int, workspace: str, run_id: str | None, at_ms: int, records: bytes) -> None:
@@ -122,6 +156,12 @@ class Batch:
                 self._new_runs[run.run_id] = run
             else:
                 self._runs[run.run_id] = run
+        if write.wait is not None:
+            self._waits[write.run_id] = msgspec.structs.replace(write.wait, position=position)
+        elif write.wait_over:
+            self._waits[write.run_id] = None
+        if write.unknown_moved and run is not None:
+            self._unknown[write.run_id] = run.attention == "unknown"
         for attempt in write.attempts:
             self._attempts[attempt.attempt_id] = attempt
 
@@ -129,7 +169,7 @@ class Batch:
         event = write.event
         self._add_history(position, event.workspace, None, event.received_at_ms, write.records)
         self.bytes += len(event.payload)
-        self._events.append(_row(msgspec.structs.replace(event, metadata=_json(event.metadata))))
+        self._events.append(_row(msgspec.structs.replace(event, metadata=_json(event.metadata), position=position)))
         if write.key is not None:
             self._event_keys.append(_row(write.key))
 

@@ -13,7 +13,7 @@ def runs_query(workspace: Workspace, where: RunFilter, before: tuple[int, RunId]
     parameters: list[str | int] = [workspace]
     equals = {
         "event_id": where.event_id,
-        "attention": where.attention,
+        "shown_attention": where.attention,
         "status": where.status,
         "outcome": where.outcome,
         "recovery": where.recovery,
@@ -37,7 +37,7 @@ def _walk(where: RunFilter) -> tuple[str, list[str]]:
     """The source with its index, and the first terms: the workspace, and the literal that makes a partial index usable."""
     walks = (
         (where.event_id is not None, "runs_by_event", "event_id IS NOT NULL"),
-        (where.attention is not None, "runs_by_attention", "attention IS NOT NULL"),
+        (where.attention is not None, "runs_by_attention", "shown_attention IS NOT NULL"),
         (where.status not in {None, "ended"}, "runs_by_status", "status <> 'ended'"),
         (where.outcome not in {None, "succeeded"}, "runs_by_outcome", "outcome <> 'succeeded'"),
         (where.recovery not in {None, "not_required"}, "runs_by_recovery", "recovery <> 'not_required'"),

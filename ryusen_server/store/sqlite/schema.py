@@ -56,7 +56,10 @@ CREATE TABLE runs (
   unwind_pending INTEGER NOT NULL,
   unwind_succeeded INTEGER NOT NULL,
   unwind_failed INTEGER NOT NULL,
-  unwind_skipped INTEGER NOT NULL
+  unwind_skipped INTEGER NOT NULL,
+  work_queued INTEGER NOT NULL,
+  unknown_below_run_id TEXT,          -- carried up from a child, never written by a row of the run's own
+  shown_attention TEXT GENERATED ALWAYS AS (coalesce(attention, iif(unknown_below_run_id IS NULL, NULL, 'unknown'))) VIRTUAL
 ) STRICT;
 CREATE UNIQUE INDEX runs_by_id ON runs (run_id);
 CREATE INDEX runs_by_creation ON runs (workspace, created_at_ms, run_id);
@@ -67,7 +70,7 @@ CREATE INDEX runs_by_wake ON runs (wake_at_ms, run_id) WHERE wake_at_ms IS NOT N
 CREATE INDEX runs_by_status ON runs (workspace, status, created_at_ms, run_id) WHERE status <> 'ended';
 CREATE INDEX runs_by_outcome ON runs (workspace, outcome, created_at_ms, run_id) WHERE outcome <> 'succeeded';
 CREATE INDEX runs_by_recovery ON runs (workspace, recovery, created_at_ms, run_id) WHERE recovery <> 'not_required';
-CREATE INDEX runs_by_attention ON runs (workspace, attention, created_at_ms, run_id) WHERE attention IS NOT NULL;
+CREATE INDEX runs_by_attention ON runs (workspace, shown_attention, created_at_ms, run_id) WHERE shown_attention IS NOT NULL;
 CREATE INDEX runs_blocked ON runs (workspace, application, function) WHERE status = 'definition_blocked';
 
 CREATE TABLE attempts (
@@ -109,12 +112,33 @@ CREATE TABLE events (
   received_at_ms INTEGER NOT NULL,
   routing_generation TEXT,
   matched INTEGER NOT NULL,
-  fan_out_next INTEGER
+  fan_out_next INTEGER,
+  position INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_by_id ON events (event_id);
 CREATE INDEX events_by_time ON events (workspace, received_at_ms, event_id);
 CREATE INDEX events_by_name ON events (workspace, name, received_at_ms, event_id);
 CREATE INDEX events_to_expand ON events (event_id) WHERE fan_out_next IS NOT NULL;
+CREATE INDEX events_expanding ON events (workspace, name, position) WHERE fan_out_next IS NOT NULL;
+
+CREATE TABLE waits (
+  run_id TEXT PRIMARY KEY,
+  workspace TEXT NOT NULL,
+  event_name TEXT NOT NULL,
+  shape TEXT NOT NULL,                -- JSON array of metadata keys, in order
+  digest BLOB NOT NULL,               -- of the values asked for under them
+  step_id TEXT NOT NULL,
+  timeout_at_ms INTEGER NOT NULL,
+  position INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX waits_by_match ON waits (workspace, event_name, shape, digest, position);
+
+CREATE TABLE obligations (
+  child_run_id TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  obligation BLOB NOT NULL,           -- JSON object
+  PRIMARY KEY (child_run_id, kind)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE event_keys (
   workspace TEXT NOT NULL,

@@ -20,6 +20,7 @@ from ryusen_server.core.rows import (
     ReleaseRow,
     RoutingRow,
     RunRow,
+    WaitRow,
 )
 
 Parameters = Sequence[str | int | bytes | None]
@@ -40,7 +41,9 @@ RUN_FIXED: Final = frozenset(
 RUN_INDEXED: Final = ("status", "outcome", "recovery", "attention", "wake_at_ms")
 """What changes seldom and has indexes over it. SQLite writes an index again whenever a statement names its column, changed or not, so these
 have a statement of their own that touches only the runs that differ: a third of the time for the rest."""
-RUN_CHANGING: Final = tuple(name for name in RunRow.__struct_fields__ if name not in RUN_FIXED and name not in RUN_INDEXED)
+RUN_CARRIED: Final = frozenset(("unknown_below_run_id",))
+"""What other runs write into a run's row."""
+RUN_CHANGING: Final = tuple(name for name in RunRow.__struct_fields__ if name not in RUN_FIXED | RUN_CARRIED and name not in RUN_INDEXED)
 UPDATE_RUN_INDEXED_PARAMETERS: Final = (*RUN_INDEXED, "run_id", *RUN_INDEXED)
 ATTEMPT_FIXED: Final = frozenset(
     (
@@ -75,6 +78,18 @@ UPSERT_ATTEMPT: Final = (
 INSERT_EVENT: Final = _insert("events", EventRow)
 INSERT_EVENT_KEY: Final = _insert("event_keys", EventKeyRow)
 UPDATE_FAN_OUT: Final = "UPDATE events SET fan_out_next = ? WHERE event_id = ?"
+INSERT_WAIT: Final = _insert("waits", WaitRow).replace("INSERT", "INSERT OR REPLACE", 1)
+DELETE_WAIT: Final = "DELETE FROM waits WHERE run_id = ?"
+INSERT_OBLIGATION: Final = "INSERT OR REPLACE INTO obligations (child_run_id, kind, obligation) VALUES (?, ?, ?)"
+DELETE_OBLIGATION: Final = "DELETE FROM obligations WHERE child_run_id = ? AND kind = ?"
+CARRY_UNKNOWN: Final = """
+UPDATE runs SET unknown_below_run_id = ? WHERE run_id IN (
+  WITH RECURSIVE above (run_id) AS (
+    SELECT parent_run_id FROM runs WHERE run_id = ?
+    UNION SELECT runs.parent_run_id FROM above JOIN runs ON runs.run_id = above.run_id
+  ) SELECT run_id FROM above WHERE run_id IS NOT NULL)
+"""
+"""A walk from child to parent: as many steps as there are runs above."""
 INSERT_MANIFEST: Final = _insert("manifests", ManifestRow)
 INSERT_ROUTING: Final = _insert("routing", RoutingRow)
 MOVE_APPLICATION: Final = "INSERT OR REPLACE INTO applications (workspace, application, manifest_generation) VALUES (?, ?, ?)"
@@ -125,6 +140,32 @@ AUTHORIZED_RUNS: Final = "SELECT DISTINCT run_id FROM attempts INDEXED BY attemp
 PENDING_FAN_OUTS: Final = """
 SELECT event_id FROM events INDEXED BY events_to_expand WHERE fan_out_next IS NOT NULL AND event_id > ? ORDER BY event_id LIMIT ?
 """
+EXPANDING_EVENTS: Final = f"""
+SELECT {_EVENT_LISTED} FROM events INDEXED BY events_expanding
+WHERE fan_out_next IS NOT NULL AND workspace = ? AND name = ? AND position > ? ORDER BY position LIMIT ?
+"""  # noqa: S608
+WAITED_NAMES: Final = """
+SELECT workspace, event_name, count(*) FROM waits INDEXED BY waits_by_match GROUP BY workspace, event_name
+"""
+WAIT: Final = f"SELECT {_columns(WaitRow)} FROM waits WHERE run_id = ?"  # noqa: S608
+WAIT_SHAPES: Final = """
+WITH RECURSIVE shapes (shape) AS (
+  SELECT (SELECT shape FROM waits INDEXED BY waits_by_match WHERE workspace = ?1 AND event_name = ?2 ORDER BY shape LIMIT 1)
+  UNION ALL
+  SELECT (SELECT next.shape FROM waits next INDEXED BY waits_by_match
+    WHERE next.workspace = ?1 AND next.event_name = ?2 AND next.shape > shapes.shape ORDER BY next.shape LIMIT 1)
+  FROM shapes WHERE shapes.shape IS NOT NULL
+) SELECT shape FROM shapes WHERE shape IS NOT NULL
+"""
+"""From one shape to the next by a look-up each, over whatever waits have it."""
+MATCHING_WAITS: Final = f"""
+SELECT {_columns(WaitRow)} FROM waits INDEXED BY waits_by_match
+WHERE workspace = ? AND event_name = ? AND shape = ? AND digest = ? AND position > ? AND position < ? ORDER BY position LIMIT ?
+"""  # noqa: S608
+OBLIGATIONS: Final = "SELECT kind, obligation FROM obligations ORDER BY child_run_id, kind LIMIT ?"
+OBLIGATIONS_AFTER: Final = (
+    "SELECT kind, obligation FROM obligations WHERE (child_run_id, kind) > (?, ?) ORDER BY child_run_id, kind LIMIT ?"
+)
 BLOCKED_RUNS: Final = """
 SELECT run_id FROM runs INDEXED BY runs_blocked
 WHERE status = 'definition_blocked' AND workspace = ? AND application = ? AND function IN (SELECT value FROM json_each(?))

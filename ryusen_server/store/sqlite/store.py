@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -23,6 +23,8 @@ from ryusen_protocol.ids import (
     RunId,
     Workspace,
 )
+from ryusen_server.core.correlation import digest_of
+from ryusen_server.core.decision import Obligation, SettleParent, StopChild
 from ryusen_server.core.rows import (
     AttemptRow,
     EventKeyRow,
@@ -33,9 +35,20 @@ from ryusen_server.core.rows import (
     ReleaseRow,
     RoutingRow,
     RunRow,
+    WaitRow,
 )
 from ryusen_server.ports.changes import ChangePage, Watcher
-from ryusen_server.ports.store import Counts, Done, Heads, RunFilter, StorageUnavailable, Unit, WakeRow
+from ryusen_server.ports.store import (
+    Counts,
+    Done,
+    Heads,
+    RunFilter,
+    StorageUnavailable,
+    Unit,
+    WaitedName,
+    WakeRow,
+    obligation_key,
+)
 from ryusen_server.store.sqlite import sql
 from ryusen_server.store.sqlite.changes import ChangeReader
 from ryusen_server.store.sqlite.config import CommitHooks, NoHooks, SqliteConfig
@@ -175,6 +188,43 @@ class SqliteStore:
         """See the port."""
         return [event_id for (event_id,) in await self._readers.rows(sql.PENDING_FAN_OUTS, (after or "", limit))]
 
+    async def expanding_events(self, workspace: Workspace, name: str, *, after: int, limit: int) -> list[EventRow]:
+        """See the port."""
+        return [_event(row) for row in await self._readers.rows(sql.EXPANDING_EVENTS, (workspace, name, after, limit))]
+
+    async def waited_names(self) -> list[WaitedName]:
+        """See the port. Walks the waits' index, once a start."""
+        return [WaitedName(*row) for row in await self._readers.rows(sql.WAITED_NAMES)]
+
+    async def wait(self, run_id: RunId) -> WaitRow | None:
+        """See the port."""
+        return _one(await self._readers.rows(sql.WAIT, (run_id,)), WaitRow)
+
+    async def matching_waits(
+        self, workspace: Workspace, event_name: str, metadata: Mapping[str, str], *, before: int, after: WaitRow | None, limit: int
+    ) -> list[WaitRow]:
+        """See the port."""
+        found: list[WaitRow] = []
+        async with self._readers.snapshot() as read:
+            for (shape,) in await read(sql.WAIT_SHAPES, (workspace, event_name)):
+                digest = digest_of(shape, metadata)
+                if digest is None or (after is not None and shape < after.shape):
+                    continue
+                start = after.position if after is not None and shape == after.shape else 0
+                parameters = (workspace, event_name, shape, digest, start, before, limit - len(found))
+                found += [WaitRow(*row) for row in await read(sql.MATCHING_WAITS, parameters)]
+                if len(found) == limit:
+                    break
+        return found
+
+    async def obligations(self, *, after: Obligation | None, limit: int) -> list[Obligation]:
+        """See the port."""
+        if after is None:
+            rows = await self._readers.rows(sql.OBLIGATIONS, (limit,))
+        else:
+            rows = await self._readers.rows(sql.OBLIGATIONS_AFTER, (*obligation_key(after), limit))
+        return [_OBLIGATION[kind](obligation) for kind, obligation in rows]
+
     async def blocked_runs(self, workspace: Workspace, application: Application, functions: Sequence[FunctionId]) -> list[RunId]:
         """See the port."""
         listed = msgspec.json.encode(list(functions)).decode()
@@ -259,6 +309,12 @@ def _open_files(path: Path, config: SqliteConfig) -> tuple[Path, OwnerLock, sqli
         lock.release()
         raise
     return path, lock, connection, position
+
+
+_OBLIGATION: dict[str, Callable[[bytes], Obligation]] = {
+    "settle_parent": msgspec.json.Decoder(SettleParent).decode,
+    "stop_child": msgspec.json.Decoder(StopChild).decode,
+}
 
 
 def _one(rows: list[tuple[Any, ...]], row: Callable[..., _T]) -> _T | None:

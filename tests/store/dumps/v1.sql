@@ -48,9 +48,10 @@ CREATE TABLE events (
   received_at_ms INTEGER NOT NULL,
   routing_generation TEXT,
   matched INTEGER NOT NULL,
-  fan_out_next INTEGER
+  fan_out_next INTEGER,
+  position INTEGER NOT NULL
 ) STRICT;
-INSERT INTO "events" VALUES('evt_1','default','order.placed',X'7B22746F74616C223A2031327D','{"a":"é","source":"web"}',1000,'rtg_1',1,0);
+INSERT INTO "events" VALUES('evt_1','default','order.placed',X'7B22746F74616C223A2031327D','{"a":"é","source":"web"}',1000,'rtg_1',1,0,3);
 CREATE TABLE history (
   position INTEGER PRIMARY KEY,
   workspace TEXT NOT NULL,
@@ -77,6 +78,12 @@ INSERT INTO "manifests" VALUES('man_orders_1','default','orders',NULL,'digest 1'
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,
   value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE obligations (
+  child_run_id TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  obligation BLOB NOT NULL,           -- JSON object
+  PRIMARY KEY (child_run_id, kind)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE operator_commands (
   workspace TEXT NOT NULL,
@@ -135,9 +142,22 @@ CREATE TABLE runs (
   unwind_pending INTEGER NOT NULL,
   unwind_succeeded INTEGER NOT NULL,
   unwind_failed INTEGER NOT NULL,
-  unwind_skipped INTEGER NOT NULL
+  unwind_skipped INTEGER NOT NULL,
+  work_queued INTEGER NOT NULL,
+  unknown_below_run_id TEXT,          -- carried up from a child, never written by a row of the run's own
+  shown_attention TEXT GENERATED ALWAYS AS (coalesce(attention, iif(unknown_below_run_id IS NULL, NULL, 'unknown'))) VIRTUAL
 ) STRICT;
-INSERT INTO "runs" VALUES('run_1','default','orders','fulfil','evt_1','placed',NULL,NULL,'man_1','rtg_1','running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1000,NULL,0,0,0,0,0,0,0);
+INSERT INTO "runs" VALUES('run_1','default','orders','fulfil','evt_1','placed',NULL,NULL,'man_1','rtg_1','running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1000,NULL,0,0,0,0,0,0,0,0,NULL);
+CREATE TABLE waits (
+  run_id TEXT PRIMARY KEY,
+  workspace TEXT NOT NULL,
+  event_name TEXT NOT NULL,
+  shape TEXT NOT NULL,                -- JSON array of metadata keys, in order
+  digest BLOB NOT NULL,               -- of the values asked for under them
+  step_id TEXT NOT NULL,
+  timeout_at_ms INTEGER NOT NULL,
+  position INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE workspaces (
   workspace TEXT PRIMARY KEY,
   routing_generation TEXT NOT NULL
@@ -153,7 +173,7 @@ CREATE INDEX runs_by_wake ON runs (wake_at_ms, run_id) WHERE wake_at_ms IS NOT N
 CREATE INDEX runs_by_status ON runs (workspace, status, created_at_ms, run_id) WHERE status <> 'ended';
 CREATE INDEX runs_by_outcome ON runs (workspace, outcome, created_at_ms, run_id) WHERE outcome <> 'succeeded';
 CREATE INDEX runs_by_recovery ON runs (workspace, recovery, created_at_ms, run_id) WHERE recovery <> 'not_required';
-CREATE INDEX runs_by_attention ON runs (workspace, attention, created_at_ms, run_id) WHERE attention IS NOT NULL;
+CREATE INDEX runs_by_attention ON runs (workspace, shown_attention, created_at_ms, run_id) WHERE shown_attention IS NOT NULL;
 CREATE INDEX runs_blocked ON runs (workspace, application, function) WHERE status = 'definition_blocked';
 CREATE UNIQUE INDEX attempts_by_id ON attempts (attempt_id);
 CREATE INDEX attempts_by_queue ON attempts (workspace, queued_at_ms, attempt_id);
@@ -164,6 +184,8 @@ CREATE UNIQUE INDEX events_by_id ON events (event_id);
 CREATE INDEX events_by_time ON events (workspace, received_at_ms, event_id);
 CREATE INDEX events_by_name ON events (workspace, name, received_at_ms, event_id);
 CREATE INDEX events_to_expand ON events (event_id) WHERE fan_out_next IS NOT NULL;
+CREATE INDEX events_expanding ON events (workspace, name, position) WHERE fan_out_next IS NOT NULL;
+CREATE INDEX waits_by_match ON waits (workspace, event_name, shape, digest, position);
 CREATE UNIQUE INDEX manifests_by_generation ON manifests (workspace, manifest_generation);
 CREATE UNIQUE INDEX routing_by_generation ON routing (workspace, routing_generation);
 CREATE INDEX routing_by_position ON routing (workspace, position);
