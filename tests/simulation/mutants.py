@@ -255,8 +255,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a retry is in no index",
         "18: a restart finds what waits",
         f"{CORE}.agenda",
-        'if attempt.state == "authorized" or attempt.due_at_ms <= run.last_record_at_ms:\n        return WAKE_NOW\n',
-        'if attempt.state == "authorized" or attempt.due_at_ms <= run.last_record_at_ms:\n        return WAKE_NOW\n    return None\n',
+        'if attempt.state == "authorized" or is_due(run, attempt, 0):\n        return WAKE_NOW\n',
+        'if attempt.state == "authorized" or is_due(run, attempt, 0):\n        return WAKE_NOW\n    return None\n',
     ),
     _one(
         "an operator settles what is not Unknown",
