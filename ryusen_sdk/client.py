@@ -6,6 +6,7 @@ line shares.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.limits import LONG_POLL_MS_MAX
 from ryusen_sdk.app import DEFAULT_URL
 from ryusen_sdk.convert import from_wire
-from ryusen_sdk.errors import MisuseError, RequestRefused, ServerUnreachable
+from ryusen_sdk.errors import ClientError, MisuseError, RequestRefused, ServerUnreachable
 from ryusen_sdk.payload import raw_bytes
 from ryusen_sdk.typed import json_bytes
 
@@ -46,6 +47,10 @@ T = TypeVar("T")
 
 _ANSWER_SECONDS: Final = 10.0
 """For the answer itself, on top of what the server was asked to wait."""
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 2.0
+_TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+"""What a server, or one in front of it, says while it starts, stops or is busy."""
 
 
 class RunFilter(TypedDict, total=False):
@@ -88,8 +93,14 @@ class Client:
         remaining = _Remaining(wait)
         receipt = self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
         event_id = receipt.event_id
+        remaining.answered()
         while remaining.is_worth_asking(receipt):
-            detail = self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
+            try:
+                detail = self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
+            except ClientError as error:
+                time.sleep(remaining.pause_s(error))
+                continue
+            remaining.answered()
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
@@ -102,14 +113,22 @@ class Client:
         return self._call(lambda api: api.get_run(run_id))
 
     def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:
-        """The run once it has ended. Raises `TimeoutError` after `timeout`; without one it waits as long as it takes."""
+        """The run once it has ended. Raises `TimeoutError` after `timeout`; without one it waits as long as it takes.
+
+        A server that was there once may go away and come back meanwhile.
+        """
         remaining = _Remaining(timeout, is_endless=timeout is None)
         while True:
-            run = self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
+            try:
+                run = self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
+            except ClientError as error:
+                time.sleep(remaining.pause_s(error))
+                remaining.check(f"run {run_id} is not known to have ended: {error}")
+                continue
             if run.status == "ended":
                 return run
-            if remaining.is_over:
-                raise TimeoutError(f"run {run_id} is still {run.status}")
+            remaining.answered()
+            remaining.check(f"run {run_id} is still {run.status}")
 
     def cancel(self, run_id: str) -> CancelReceipt:
         """Asks a run to stop. Safe to send again."""
@@ -152,8 +171,14 @@ class AsyncClient:
         remaining = _Remaining(wait)
         receipt = await self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
         event_id = receipt.event_id
+        remaining.answered()
         while remaining.is_worth_asking(receipt):
-            detail = await self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
+            try:
+                detail = await self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
+            except ClientError as error:
+                await asyncio.sleep(remaining.pause_s(error))
+                continue
+            remaining.answered()
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
@@ -169,11 +194,16 @@ class AsyncClient:
         """As `Client.wait`."""
         remaining = _Remaining(timeout, is_endless=timeout is None)
         while True:
-            run = await self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
+            try:
+                run = await self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
+            except ClientError as error:
+                await asyncio.sleep(remaining.pause_s(error))
+                remaining.check(f"run {run_id} is not known to have ended: {error}")
+                continue
             if run.status == "ended":
                 return run
-            if remaining.is_over:
-                raise TimeoutError(f"run {run_id} is still {run.status}")
+            remaining.answered()
+            remaining.check(f"run {run_id} is still {run.status}")
 
     async def cancel(self, run_id: str) -> CancelReceipt:
         """As `Client.cancel`."""
@@ -198,7 +228,10 @@ class AsyncClient:
 
 
 class _Remaining:
-    """How much of a wait is left, asked for in parts that the server grants. `None` asks for no wait at all."""
+    """How much of a wait is left, asked for in parts that the server grants. `None` asks for no wait at all.
+
+    Asking again is safe: it only reads. So a server that has answered once is waited for while it restarts, at a pace.
+    """
 
     def __init__(self, wait: Span | None, *, is_endless: bool = False) -> None:
         try:
@@ -206,6 +239,26 @@ class _Remaining:
         except InvalidDuration as refused:
             raise MisuseError(str(refused)) from None
         self._is_endless = is_endless
+        self._has_answered = False
+        self._failures = 0
+
+    def answered(self) -> None:
+        self._has_answered = True
+        self._failures = 0
+
+    def pause_s(self, error: ClientError) -> float:
+        """How long to wait before asking again. Raises the error if it says no, or if no server was ever there."""
+        is_passing = error.status in _TRANSIENT_STATUS if isinstance(error, RequestRefused) else self._has_answered or _was_cut(error)
+        if not is_passing:
+            raise error
+        pace_s = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** min(self._failures, 30))
+        self._failures += 1
+        return pace_s if self._until is None else max(0.0, min(pace_s, self._until - time.monotonic()))
+
+    def check(self, why: str) -> None:
+        """Raises `TimeoutError` once the time is over."""
+        if self.is_over:
+            raise TimeoutError(why)
 
     def next_ms(self) -> int | None:
         if self._until is None:
@@ -222,6 +275,12 @@ class _Remaining:
             return False
         runs = receipt.runs if not isinstance(receipt.runs, msgspec.UnsetType) else []
         return receipt.expansion == "pending" or len(runs) < receipt.matched or any(run.status != "ended" for run in runs)
+
+
+def _was_cut(error: ClientError) -> bool:
+    """The connection stood and ended without an answer, as when a server stops while it holds a request."""
+    cause = error.__cause__
+    return isinstance(cause, httpx.TransportError) and not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def result_of(run: EventRun | RunDetail) -> Any:

@@ -141,6 +141,56 @@ async def test_wait_gives_the_ended_run_or_times_out(kind: str) -> None:
 
 
 @both
+async def test_a_server_that_goes_away_while_a_run_is_waited_for_is_asked_again(kind: str) -> None:
+    answers: list[Answer | None] = [
+        None,
+        (200, detail("running")),
+        problem(503, "unavailable", "stopping"),
+        (502, b"a proxy's page"),
+        (200, detail("running")),
+        None,
+        (200, detail("ended")),
+    ]
+    async with http_peer(lambda _: answers.pop(0)) as peer:
+        assert (await with_client(peer, kind, lambda client: client.wait("rn_1", timeout="30s"))).status == "ended"
+        assert answers == []
+
+
+@both
+async def test_a_server_that_stays_away_ends_the_wait_at_its_time(kind: str) -> None:
+    asked = 0
+
+    def respond(_: Asked) -> Answer | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    async with http_peer(respond) as peer:
+        with pytest.raises(TimeoutError, match="no answer"):
+            await with_client(peer, kind, lambda client: client.wait("rn_1", timeout="150ms"))
+        assert asked > 1
+
+
+@both
+async def test_a_wait_for_what_is_not_there_ends_at_once(kind: str) -> None:
+    async with http_peer(lambda _: problem(404, "not_found", "no such run")) as peer:
+        with pytest.raises(RequestRefused, match="no such run"):
+            await with_client(peer, kind, lambda client: client.wait("rn_1", timeout="30s"))
+        assert len(peer.asked) == 1
+    with pytest.raises(ServerUnreachable):
+        await with_client(peer, kind, lambda client: client.wait("rn_1", timeout="30s"))
+
+
+@both
+async def test_a_server_that_goes_away_while_an_event_is_waited_for_is_asked_again(kind: str) -> None:
+    answers: list[Answer | None] = [(201, {**RECEIPT, "runs": []}), None, (200, event("complete", [event_run("ended")]))]
+    async with http_peer(lambda _: answers.pop(0)) as peer:
+        receipt = await with_client(peer, kind, lambda client: client.send("x", None, wait="30s"))
+        assert [one.status for one in receipt.runs] == ["ended"]
+        assert [one.method for one in peer.asked] == ["POST", "GET", "GET"]
+
+
+@both
 async def test_runs_run_and_cancel(kind: str) -> None:
     def respond(asked: Asked) -> Answer:
         if asked.method == "POST":
