@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None]) -> int:
     """Serve until a signal ends it. Returns the exit code."""
     from ryusen_server.bootstrap import Ready, ServerSettings, StartRefused, serve
+    from ryusen_server.bootstrap.settings import http_endpoint
 
     settings = ServerSettings(
         db=None if order.ephemeral else Path(order.db),
@@ -28,6 +29,9 @@ def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None])
         reconnect_grace_ms=order.reconnect_grace_ms,
         default_run_timeout_ms=order.default_run_timeout_ms,
         max_run_timeout_ms=order.max_run_timeout_ms,
+        http_endpoints=tuple(http_endpoint(text) for text in order.http_endpoints),
+        http_capacity=order.http_capacity,
+        http_secret=order.http_secret,
         log_level=order.log_level,
     )
 

@@ -10,6 +10,9 @@ from ryusen_cli.options import ConfigOption, JsonOption
 from ryusen_cli.output import Output
 from ryusen_cli.settings import SETTINGS, load
 
+_SECRET = frozenset({"token", "http-secret"})
+"""Whoever looks at settings, or over a shoulder, is told that these are set and no more."""
+
 
 def version(*, json_: JsonOption = False) -> None:
     """Print the version of Ryusen, of its protocol, and of Python."""
@@ -32,7 +35,7 @@ def config_show(*, config: ConfigOption = None, json_: JsonOption = False) -> No
     for setting in SETTINGS:
         command = setting.section
         resolved = load(command, config).resolve(setting.name)
-        value = "(set)" if setting.name == "token" and resolved.value is not None else resolved.value
+        value = "(set)" if setting.name in _SECRET and resolved.value is not None else resolved.value
         shown.append({"name": setting.name, "command": command, "value": value, "source": resolved.source})
     if output.json:
         output.encoded({"items": shown, "next_cursor": None})

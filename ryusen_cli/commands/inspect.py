@@ -13,7 +13,7 @@ from ryusen_cli.options import Client, CursorOption, LimitOption, client_command
 
 if TYPE_CHECKING:
     from ryusen_cli.output import Cell
-    from ryusen_protocol.api import RoutingDocument
+    from ryusen_protocol.api import RoutingDocument, WorkerDocument
 
 _ATTEMPT_STATES: Final = (
     "queued", "authorized", "unknown", "succeeded", "failed", "retry_authorized", "fenced", "obsolete", "skipped",
@@ -174,7 +174,7 @@ def workers_ls(client: Client, limit: LimitOption = None, cursor: CursorOption =
             one.application,
             one.release_id or "",
             one.transport,
-            "draining" if one.draining else "connected" if one.connected else "away",
+            _state(one),
             f"{one.in_flight}/{one.capacity}",
             f"{format_ms(max(0, now_ms - one.last_contact_at_ms))} ago",
             one.last_failure or "",
@@ -183,6 +183,12 @@ def workers_ls(client: Client, limit: LimitOption = None, cursor: CursorOption =
     ]
     headers = ("INSTANCE", "APPLICATION", "RELEASE", "TRANSPORT", "STATE", "BUSY", "CONTACT", "LAST FAILURE")
     client.page(reply, headers, rows, empty="no workers; start one with: ryusen worker TARGET")
+
+
+def _state(worker: WorkerDocument) -> str:
+    if worker.transport == "http":
+        return "configured" if worker.connected else "unreachable"
+    return "draining" if worker.draining else "connected" if worker.connected else "away"
 
 
 @client_command

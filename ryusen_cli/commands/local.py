@@ -33,6 +33,13 @@ MaxTimeoutOption = Annotated[str | None, typer.Option("--max-run-timeout", metav
 DefaultTimeoutOption = Annotated[
     str | None, typer.Option("--default-run-timeout", metavar="DURATION", help="For functions that set no timeout.")
 ]
+EndpointOption = Annotated[
+    list[str] | None,
+    typer.Option("--http-endpoint", metavar="APP=URL", help="Send an application's work to its handler at a URL; give it several times."),
+]
+HttpCapacityOption = Annotated[
+    int | None, typer.Option("--http-capacity", metavar="N", help="Invocations at a time at each endpoint [default: 32].")
+]
 CapacityOption = Annotated[int | None, typer.Option("--capacity", metavar="N", help="Invocations at a time [default: 32].")]
 
 
@@ -46,6 +53,8 @@ def serve(
     reconnect_grace: GraceOption = None,
     max_run_timeout: MaxTimeoutOption = None,
     default_run_timeout: DefaultTimeoutOption = None,
+    http_endpoint: EndpointOption = None,
+    http_capacity: HttpCapacityOption = None,
     config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -62,6 +71,8 @@ def serve(
         reconnect_grace=reconnect_grace,
         max_run_timeout=max_run_timeout,
         default_run_timeout=default_run_timeout,
+        http_endpoint=http_endpoint,
+        http_capacity=http_capacity,
     )
     from ryusen_cli.dev import messages
     from ryusen_cli.server_process import run_server
@@ -145,6 +156,8 @@ def dev(
     reconnect_grace: GraceOption = None,
     max_run_timeout: MaxTimeoutOption = None,
     default_run_timeout: DefaultTimeoutOption = None,
+    http_endpoint: EndpointOption = None,
+    http_capacity: HttpCapacityOption = None,
     config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -168,6 +181,8 @@ def dev(
         reconnect_grace=reconnect_grace,
         max_run_timeout=max_run_timeout,
         default_run_timeout=default_run_timeout,
+        http_endpoint=http_endpoint,
+        http_capacity=http_capacity,
         ephemeral=is_ephemeral,
         supervised=True,
     )
@@ -197,6 +212,8 @@ def _server_order(
     reconnect_grace: str | None,
     max_run_timeout: str | None,
     default_run_timeout: str | None,
+    http_endpoint: list[str] | None,
+    http_capacity: int | None,
     ephemeral: bool = False,
     supervised: bool = False,
 ) -> messages.RunServer:
@@ -219,10 +236,41 @@ def _server_order(
         reconnect_grace_ms=settings.span_ms("reconnect-grace", reconnect_grace) or 0,
         max_run_timeout_ms=settings.span_ms("max-run-timeout", max_run_timeout),
         default_run_timeout_ms=settings.span_ms("default-run-timeout", default_run_timeout),
+        http_endpoints=_endpoints(settings.many("http-endpoint", http_endpoint)),
+        http_capacity=_http_capacity(settings.number("http-capacity", http_capacity)),
+        http_secret=_http_secret(settings),
         ephemeral=ephemeral,
         # A supervisor tells of the server's life itself; from the server's own log it needs what is wrong.
         log_level="WARNING" if supervised else "INFO",
     )
+
+
+def _endpoints(given: list[str]) -> list[str]:
+    from ryusen_server.bootstrap.settings import StartRefused, http_endpoint
+
+    try:
+        endpoints = [http_endpoint(text) for text in given]
+    except StartRefused as refused:
+        raise usage(str(refused)) from None
+    if len(set(endpoints)) != len(endpoints):
+        raise usage("an HTTP endpoint is given twice", "give each once; --http-capacity sets how much it does at a time")
+    return given
+
+
+def _http_capacity(given: int) -> int:
+    from ryusen_server.bootstrap.settings import HTTP_CAPACITY_MAX
+
+    if not 1 <= given <= HTTP_CAPACITY_MAX:
+        raise usage(f"an HTTP capacity of {given} is not between 1 and {HTTP_CAPACITY_MAX}")
+    return given
+
+
+def _http_secret(settings: Settings) -> str | None:
+    """From the environment or a settings file only: a flag would stand in the list of processes."""
+    resolved = settings.resolve("http-secret")
+    if resolved.value == "":
+        raise usage(f"{resolved.source} is empty", "give it a long random value, or unset it to leave calls unsigned")
+    return None if resolved.value is None else str(resolved.value)
 
 
 def _own_name(address: str) -> list[str]:

@@ -57,7 +57,7 @@ def report_lines(facts: Facts) -> list[str]:
     lines += routing_lines(facts)
     lines += worker_lines(facts)
     lines += function_lines(facts)
-    lines.append("endpoints   no HTTP endpoints")
+    lines += endpoint_lines(facts)
     return lines
 
 
@@ -75,15 +75,34 @@ def routing_lines(facts: Facts) -> list[str]:
 
 def worker_lines(facts: Facts) -> list[str]:
     """Connected workers with capacity, and how others were lost."""
-    connected = [worker for worker in facts.workers if worker.connected]
+    workers = [worker for worker in facts.workers if worker.transport == "connected"]
+    connected = [worker for worker in workers if worker.connected]
     lines = [f"workers     {len(connected)} connected"]
     for worker in connected:
         draining = ", draining" if worker.draining else ""
         release = f", release {worker.release_id}" if worker.release_id else ""
         lines.append(f"  {worker.application}  {worker.instance_id[:12]}, capacity {worker.capacity}{release}{draining}")
     # A worker that drained and left is no failure, whatever its connection ended with.
-    failed = [worker for worker in facts.workers if worker.last_failure and not worker.draining]
+    failed = [worker for worker in workers if worker.last_failure and not worker.draining]
     return lines + [f"  last failure of {worker.application}: {worker.last_failure}" for worker in failed]
+
+
+def endpoint_lines(facts: Facts) -> list[str]:
+    """HTTP endpoints with capacity, and how the last exchange with each ended if it is not the last success."""
+    endpoints = [worker for worker in facts.workers if worker.transport == "http"]
+    if not endpoints:
+        return ["endpoints   no HTTP endpoints"]
+    lines = [f"endpoints   {_count(len(endpoints), 'HTTP endpoint')}"]
+    for endpoint in endpoints:
+        lines.append(f"  {endpoint.application}  {endpoint.instance_id}, capacity {endpoint.capacity}")
+        if is_failing(endpoint):
+            lines.append(f"  last failure of {endpoint.application}: {endpoint.last_failure}")
+    return lines
+
+
+def is_failing(endpoint: WorkerDocument) -> bool:
+    """Whether an endpoint has failed since it last answered."""
+    return (endpoint.last_failure_at_ms or 0) > (endpoint.last_success_at_ms or 0)
 
 
 def function_lines(facts: Facts) -> list[str]:
@@ -110,6 +129,8 @@ def changed_lines(before: Facts | None, after: Facts) -> list[str]:
         lines += routing_lines(after)
     if _fleet(before) != _fleet(after):
         lines += worker_lines(after)
+    if endpoint_lines(before) != endpoint_lines(after):
+        lines += endpoint_lines(after)
     if function_lines(before) != function_lines(after):
         lines += function_lines(after)
     return lines
@@ -142,7 +163,11 @@ def _routing(facts: Facts) -> str | None:
 
 
 def _fleet(facts: Facts) -> list[tuple[str, bool, str | None]]:
-    return sorted((worker.instance_id, worker.connected, worker.last_failure) for worker in facts.workers if not worker.draining)
+    return sorted(
+        (worker.instance_id, worker.connected, worker.last_failure)
+        for worker in facts.workers
+        if worker.transport == "connected" and not worker.draining
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -19,6 +19,9 @@ class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     reconnect_grace_ms: int
     max_run_timeout_ms: int | None = None
     default_run_timeout_ms: int | None = None
+    http_endpoints: list[str] = []
+    http_capacity: int = 32
+    http_secret: str | None = None
     ephemeral: bool = False
     log_level: str = "INFO"
 
