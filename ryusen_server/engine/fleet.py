@@ -10,11 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from ryusen_protocol.frames import Register
+from ryusen_protocol.frames import HISTORY_DELTA, Register
 from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, RunId, SessionId, Workspace
 from ryusen_protocol.scope import Scope
 from ryusen_server.core.records import WorkerRef
 from ryusen_server.core.selection import UNVERSIONED_POSITION, choose
+from ryusen_server.engine.held import HeldHistories
 from ryusen_server.engine.views import WorkerView
 from ryusen_server.ports.worker import Endpoint, WorkerChannel
 
@@ -46,6 +47,8 @@ class Instance(msgspec.Struct, eq=False):
     flights: dict[RequestId, Flight] = {}
     refused: set[FunctionId] = set()
     """Functions it rejected as unsupported since it registered."""
+    held: HeldHistories = msgspec.field(default_factory=lambda: HeldHistories(is_kept=False))
+    """What the current session's worker holds of runs' histories."""
     last_failure: str | None = None
     endpoint: Endpoint | None = None
     reachable: bool = True
@@ -133,6 +136,7 @@ class Fleet:
             instance.last_contact_at_ms = now_ms
             instance.draining = frame.draining
             instance.refused = set()
+        instance.held = HeldHistories(is_kept=HISTORY_DELTA in frame.capabilities)
         self._sessions[session_id] = instance
         self._list(instance)
         return instance
@@ -229,6 +233,11 @@ class Fleet:
         if flight is not None:
             flight.instance.flights.pop(request_id, None)
         return flight
+
+    def forget_history(self, run_id: RunId) -> None:
+        """Whoever holds something of the run's history: nothing is to build on it any more."""
+        for instance in self._sessions.values():
+            instance.held.forget(run_id)
 
     def in_flight(self) -> int:
         """How much is out at connected workers."""

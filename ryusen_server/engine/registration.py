@@ -22,7 +22,7 @@ import msgspec
 from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION
 from ryusen_protocol.canonical import jcs
 from ryusen_protocol.codec import encode
-from ryusen_protocol.frames import ExecutionContract, HeldAttempt, Register, Registered, RegistrationRejected, SessionError
+from ryusen_protocol.frames import HISTORY_DELTA, ExecutionContract, HeldAttempt, Register, Registered, RegistrationRejected, SessionError
 from ryusen_protocol.ids import RequestId, RunId, SessionId
 from ryusen_protocol.limits import Limits
 from ryusen_server.core.commands.never_began import NeverBegan
@@ -37,6 +37,9 @@ from ryusen_server.ports.time import Clock, Entropy
 from ryusen_server.ports.worker import WorkerChannel
 
 CAPACITY_MAX = 100_000
+CAPABILITIES = frozenset((HISTORY_DELTA,))
+"""Optional parts of the protocol that this server takes part in."""
+
 REPLACED_CLOSE_CODE = 4001
 
 
@@ -92,7 +95,7 @@ class Registrar:
         answer = Registered(
             protocol_version=PROTOCOL_VERSION,
             session_id=instance.session_id,
-            capabilities=[],
+            capabilities=[name for name in frame.capabilities if name in CAPABILITIES],
             limits=Limits(),
             heartbeat_ms=self._config.heartbeat_ms,
             lease_ms=self._config.lease_ms,

@@ -13,6 +13,7 @@ from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
 from ryusen_protocol.frames import Disposition, OutcomeAck, Register, Registered, RegistrationRejected
 from ryusen_protocol.ids import ReleaseId, RequestId, SessionId
+from ryusen_protocol.invocation import HistoryBase
 from ryusen_protocol.outcome import (
     CallbackFailed,
     Completed,
@@ -131,8 +132,10 @@ class Sessions:
         instance.last_contact_at_ms = self._clock.now_ms()
         flight = self._mover.land(outcome.request_id, instance)
         body = outcome.outcome
-        if isinstance(body, RejectedBeforeStart) and body.reason == "unsupported_target" and flight is not None:
-            instance.refused.add(flight.function)
+        if isinstance(body, RejectedBeforeStart):
+            instance.held.forget(outcome.run_id)  # what is rejected need not have been kept
+            if body.reason == "unsupported_target" and flight is not None:
+                instance.refused.add(flight.function)
         lease = self._leases.of_scope(outcome.request_id, instance.scope)
         out = flight or lease
         if out is not None and out.run_id != outcome.run_id:
@@ -276,19 +279,20 @@ class Sessions:
 
     def _lose_discovery(self, flight: Flight) -> None:
         self._mover.land(flight.request_id, flight.instance)
+        flight.instance.held.forget(flight.run_id)  # it may never have arrived
         live = self._runs.get(flight.run_id)
         if live is not None:
             self._mover.apply(live, LoseDiscovery(flight.request_id))
 
     # effects of decisions
 
-    def decided(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> None:
-        """An invocation is decided: it takes a slot of its worker at once."""
+    def decided(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> HistoryBase | None:
+        """An invocation is decided: it takes a slot of its worker at once. Returns what the worker holds of the run's history."""
         instance = self._fleet.at(effect.worker.session_id)
-        if instance is not None:
-            self._fleet.take_off(
-                instance, effect.request_id, live.run.run_id, live.run.function, discovery=isinstance(effect, SendDiscovery)
-            )
+        if instance is None:
+            return None
+        self._fleet.take_off(instance, effect.request_id, live.run.run_id, live.run.function, discovery=isinstance(effect, SendDiscovery))
+        return instance.held.base(live.run.run_id)
 
     def send(self, live: LiveRun, outgoing: Outgoing) -> None:
         """An invocation may leave. One whose session is gone never left, which is proof that its effect never began."""
@@ -299,6 +303,7 @@ class Sessions:
             return
         if instance is not None and instance.channel is not None:
             instance.channel.send(outgoing.frame)
+            instance.held.sent(live.run.run_id, outgoing.held)
             return
         self._mover.give_back(effect.request_id)
         if isinstance(effect, SendDiscovery):
@@ -323,10 +328,12 @@ class Sessions:
         """A failed commit took the run's memory with it: load it again once the store answers."""
         for request_id in live.run.requests:
             self._leases.end(request_id)
+        self._fleet.forget_history(live.run.run_id)  # a pass may have left with what is lost now
         self._mover.owe(live.run.run_id)
 
     def run_ended(self, live: LiveRun) -> None:
         """A run's end is durable and it has left the memory."""
+        self._fleet.forget_history(live.run.run_id)
         self._dispatcher.forget(live)
 
 

@@ -254,6 +254,15 @@ class Bench:
         if row is None or row.state not in {"authorized", "unknown"} or row.instance_id != worker.instance_id:
             self.violations.append(f"{target.step_id} was sent before its authorization was committed: {row}")
 
+    def completed(self, worker: FakeWorker, invocation: Invocation) -> None:
+        """A worker has put an invocation's history together: is it the run's?"""
+        live = self.engine._runs.get(invocation.run.run_id)
+        given = [entry.step_id for entry in invocation.history.steps]
+        if live is not None and (given, invocation.history.digest) != (live.run.completed, live.run.history_digest):
+            self.violations.append(f"{worker.instance_id} was given the history {given}; the run's is {live.run.completed}")
+        if invocation.input is None:
+            self.violations.append(f"{worker.instance_id} was given an invocation without its input")
+
     def started(self, worker: FakeWorker, invocation: Invocation) -> None:
         """A callback has run."""
         target = effect_target(invocation)

@@ -13,6 +13,7 @@ from ryusen_protocol.codec import decode_server_frame
 from ryusen_protocol.declarations import CompensationPolicy, RetryPolicy, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.frames import (
+    HISTORY_DELTA,
     Drain,
     ExecutionContract,
     HeldAttempt,
@@ -34,6 +35,7 @@ from ryusen_protocol.outcome import (
     Outcome,
     OutcomeBody,
     RejectedBeforeStart,
+    RejectionReason,
     Succeeded,
     TargetNotFound,
     Uncaught,
@@ -41,6 +43,7 @@ from ryusen_protocol.outcome import (
 from ryusen_protocol.scope import Scope
 from ryusen_protocol.values import Value
 from ryusen_protocol.values import encode as encode_value
+from ryusen_sdk.histories import Histories
 
 if TYPE_CHECKING:
     from tests.engine.bench import Bench
@@ -74,7 +77,7 @@ def body(*steps: Step, fails: ErrorRecord | None = None, answer: Value = "done")
     known = {step.step_id: step for step in steps}
 
     def discovery(invocation: Invocation) -> OutcomeBody:
-        outcomes = {entry.step_id: msgspec.json.decode(bytes(entry.outcome)) for entry in invocation.history.steps}
+        outcomes = {entry.step_id: entry.outcome for entry in invocation.history.steps}
         for step in steps:
             if step.step_id not in outcomes:
                 compensation = None if step.undo is None else CompensationPolicy(step.undo_retry)
@@ -87,9 +90,9 @@ def body(*steps: Step, fails: ErrorRecord | None = None, answer: Value = "done")
                         compensation=compensation,
                     )
                 )
-            failure = outcomes[step.step_id].get("failure")
-            if failure is not None and not step.handled:
-                return Uncaught(error(failure["message"], category="StepFailed", retryable=False))
+            failure = outcomes[step.step_id].failure
+            if isinstance(failure, ErrorRecord) and not step.handled:
+                return Uncaught(error(failure.message, category="StepFailed", retryable=False))
         return Completed(value(answer)) if fails is None else Uncaught(fails)
 
     def effect(target: ForwardTarget | CompensationTarget) -> OutcomeBody:
@@ -148,6 +151,7 @@ class FakeWorker:
         application: str = "shop",
         workspace: str = "default",
         contract: ExecutionContract | None = None,
+        keeps_histories: bool = True,
     ) -> None:
         self.bench = bench
         self.scope = Scope(workspace, application)  # type: ignore[arg-type]  # ids are text
@@ -156,6 +160,8 @@ class FakeWorker:
         self.release_id = release_id
         self.capacity = capacity
         self.contract = contract or ExecutionContract(1, 1)
+        self.keeps_histories = keeps_histories
+        self.histories = Histories()
         self.draining = False
         self.deaf = False
         self.strict = True
@@ -189,6 +195,7 @@ class FakeWorker:
             previous_session=self.previous_session,
             release_id=None if self.release_id is None else ReleaseId(self.release_id),
             draining=self.draining,
+            capabilities=[HISTORY_DELTA] if self.keeps_histories else [],
             held=self.held(),
         )
         return msgspec.structs.replace(frame, **changes)
@@ -257,12 +264,19 @@ class FakeWorker:
 
     def received(self, channel: Channel, frame: ServerFrame) -> None:
         match frame:
-            case Invoke(invocation=invocation):
-                self.bench.invoked(self, invocation)
-                self.invocations.append(invocation)
+            case Invoke(invocation=sent):
+                self.bench.invoked(self, sent)
                 if self.deaf:
+                    self.invocations.append(sent)
                     return
-                self.executing[invocation.request_id] = invocation
+                invocation = self.histories.completed(sent, 1_000)
+                self.invocations.append(invocation or sent)
+                self.executing[sent.request_id] = invocation or sent
+                if invocation is not None:
+                    self.bench.completed(self, invocation)
+                else:
+                    self.reject(sent, "history_missing")
+                    return
                 if len(self.executing) > self.capacity and not self.strict:
                     self.reject(invocation)
                     return
@@ -296,11 +310,11 @@ class FakeWorker:
         if self.channel is not None and self.channel.session_id is not None:
             self.bench.engine.outcome(self.channel.session_id, outcome)
 
-    def reject(self, invocation: Invocation) -> None:
-        """Answer that there is no room."""
+    def reject(self, invocation: Invocation, reason: RejectionReason = "busy") -> None:
+        """Answer that nothing was begun."""
         target = invocation.target
         place = (None, None) if isinstance(target, DiscoveryTarget) else (target.attempt, target.attempt_generation)
-        asyncio.get_running_loop().call_soon(self.finish, invocation.request_id, RejectedBeforeStart("busy", *place))
+        asyncio.get_running_loop().call_soon(self.finish, invocation.request_id, RejectedBeforeStart(reason, *place))
 
     def resend(self) -> None:
         for outcome in list(self.unacknowledged.values()):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ryusen_protocol.ids import EventId
+from ryusen_sdk.histories import Histories
 from ryusen_server.ports.store import StorageUnavailable
 from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import FakeWorker, Step, body, error
@@ -44,6 +45,7 @@ class Life:
             (3, self.cut),
             (4, self.come_back),
             (1, self.lose_reads),
+            (2, self.forget_histories),
             (3, self.beat),
             (3, self.resend),
             (1, self.crash),
@@ -100,6 +102,10 @@ class Life:
             worker = self.chance.choice(gone)
             worker.draining = False
             await worker.register()
+
+    async def forget_histories(self) -> None:
+        """A worker's copies gave way to others."""
+        self.chance.choice(self.workers).histories = Histories()
 
     async def lose_reads(self) -> None:
         gone = [worker for worker in self.workers if worker.channel is None]
