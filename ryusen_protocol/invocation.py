@@ -15,18 +15,6 @@ StepKind = Literal["run", "timer", "event_wait", "child", "emission"]
 Phase = Literal["forward", "compensation"]
 
 
-class SuccessOutcome(msgspec.Struct, frozen=True):
-    """An accepted success: the portable value as its exact wire text."""
-
-    success: msgspec.Raw
-
-
-class FailureOutcome(msgspec.Struct, frozen=True):
-    """An accepted terminal failure. Carries no stack."""
-
-    failure: ErrorRecord
-
-
 class RecordedOutcome(msgspec.Struct, frozen=True):
     """What a completed step came to: exactly one of the two members is there."""
 
