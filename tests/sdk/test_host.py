@@ -34,7 +34,7 @@ from ryusen_sdk import (
 )
 from ryusen_sdk.host import Stopped
 from tests.sdk.hosted import answer, outcome
-from tests.sdk.peer import NULL, compensation, discovery, done, failed, forward, number, text
+from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, forward, number, text
 
 
 async def charge(order: int) -> str:
@@ -299,6 +299,36 @@ async def test_gathered_steps_are_declared_one_at_a_time() -> None:
     assert ended["result"] == {"type": "array", "value": [text("A"), text("B")]}
 
 
+async def test_gathered_branches_run_one_after_the_other_and_give_their_results_in_order() -> None:
+    """A replayed step does not suspend, so the first branch gets to its end before the second one begins."""
+
+    async def branch(step: Step, name: str) -> str:
+        await step.run(f"{name}1", charge, 1)
+        await step.sleep(f"{name}2", "1s")
+        return name
+
+    async def body(event: Event, step: Step) -> list[str]:
+        return list(await asyncio.gather(branch(step, "a"), branch(step, "b")))
+
+    history: list[JsonDict] = []
+    order: list[str] = []
+    while (given := await outcome(body, discovery(*history)))["type"] == "declared":
+        step_id = given["declaration"]["step_id"]
+        order.append(step_id)
+        history.append(done(step_id, NULL, given["declaration"]["kind"]))
+    assert order == ["a1", "a2", "b1", "b2"]
+    assert given["result"] == {"type": "array", "value": [text("a"), text("b")]}
+
+
+async def test_a_gather_that_returns_exceptions_cannot_swallow_the_end_of_a_pass() -> None:
+    async def body(event: Event, step: Step) -> int:
+        return len(await asyncio.gather(step.run("a", charge, 1), step.run("b", charge, 2), return_exceptions=True))
+
+    assert (await outcome(body, discovery()))["declaration"]["step_id"] == "a"
+    assert (await outcome(body, discovery(failed("a"))))["declaration"]["step_id"] == "b"
+    assert (await outcome(body, discovery(failed("a"), done("b", NULL))))["result"] == number(2)
+
+
 @pytest.mark.req("PRO-19")
 async def test_the_operation_is_the_servers() -> None:
     seen: list[Operation] = []
@@ -396,6 +426,48 @@ async def test_a_result_over_the_limit_is_refused_before_it_is_sent() -> None:
 
     ran = await outcome(body, forward("a"))
     assert ran["failure"]["category"] == "sdk.invalid_result"
+
+
+@dataclass
+class Haunted:
+    id: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "id":
+            raise LookupError("the id is gone")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_result_whose_conversion_raises_is_not_run_again_whatever_the_body_catches(kind: str) -> None:
+    """The effect has happened: nothing that follows may look as if it had not begun."""
+
+    async def body(event: Event, step: Step) -> str:
+        try:
+            await step.run("a", lambda: Haunted(1), returns=Haunted)
+        except Exception:
+            return "caught"
+        return "done"
+
+    def sync_body(event: Event, step: SyncStep) -> str:
+        try:
+            step.run("a", lambda: Haunted(1), returns=Haunted)
+        except Exception:
+            return "caught"
+        return "done"
+
+    ran = await outcome(body if kind == "async" else sync_body, forward("a"))
+    assert (ran["type"], ran["failure"]["category"], ran["failure"]["retryable"]) == ("callback_failed", "sdk.invalid_result", False)
+    assert "the id is gone" in ran["failure"]["message"]
+
+
+async def test_a_conversion_error_of_the_callback_itself_is_a_failure_like_any_other() -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", lambda: event.data)
+
+    ran = await outcome(body, forward("a", data=b"{broken"))
+    assert ran["type"] == "callback_failed"
+    assert (ran["failure"]["category"], ran["failure"]["retryable"]) == ("ryusen_sdk.ConversionError", True)
 
 
 class Plain(BaseException):

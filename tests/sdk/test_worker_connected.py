@@ -377,6 +377,33 @@ async def test_exit_from_a_callback_drains_the_rest_and_ends_the_process() -> No
         assert await asyncio.wait_for(process.wait(), 10) == 3
 
 
+VANISHING_WORKER = """
+import os, sys
+from ryusen_sdk import Ryusen
+
+app = Ryusen("shop")
+
+
+@app.function()
+def vanish(event, step):
+    step.run("a", os._exit, 9)
+
+
+app.run_worker(url=sys.argv[1], publish=False)
+"""
+
+
+async def test_a_callback_that_ends_the_process_answers_nothing() -> None:
+    """What it did is for the server to call Unknown: an answer of any kind would be a guess."""
+    async with fake_server() as server, worker_process(VANISHING_WORKER, server) as process:
+        peer = await server.peer(30)
+        await peer.registered()
+        await peer.invoke(forward("a", function="vanish"))
+        with pytest.raises(ConnectionClosed):
+            await peer.outcome()
+        assert await asyncio.wait_for(process.wait(), 10) == 9
+
+
 # User code never stalls the connection.
 
 
