@@ -34,7 +34,7 @@ class Parent:
     step_id: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EventPayload:
     """What a wait received: the payload of the event that matched, as exact bytes and as JSON data."""
 
@@ -47,6 +47,9 @@ class EventPayload:
 
     def __bytes__(self) -> bytes:
         return self.payload
+
+    def __repr__(self) -> str:
+        return f"<EventPayload of {len(self.payload)} bytes>"
 
 
 class Event(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,3 +186,24 @@ def test_included_modules_register_at_start(tmp_path: Path, monkeypatch: pytest.
     assert [function.id for function in app.manifest().functions] == ["refund"]
     for name in ("included_shop", "included_refunds"):
         sys.modules.pop(name, None)
+
+
+def test_an_application_imports_nothing_that_only_serving_it_needs() -> None:
+    """A command that only reads an application, and a worker on its way up, wait for its import."""
+    source = """
+import sys
+from ryusen_sdk import Event, Ryusen, Step
+
+app = Ryusen("shop", lifespan=lambda: None)
+
+@app.function(on="order/placed")
+async def fulfil(event: Event[dict[str, int]], step: Step) -> None:
+    await step.invoke("pack", "pack", {})
+
+app.manifest()
+heavy = {"asyncio", "httpx", "websockets", "pydantic", "attr", "aiohttp", "sanic", "ryusen_protocol.api", "ryusen_sdk.worker"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    root = Path(__file__).parents[2]
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True, cwd=root)
+    assert ran.stdout.strip() == "[]"
