@@ -201,7 +201,7 @@ async def fulfil(event: Event[dict[str, int]], step: Step) -> None:
     await step.invoke("pack", "pack", {})
 
 app.manifest()
-heavy = {"asyncio", "httpx", "websockets", "pydantic", "attr", "aiohttp", "sanic", "ryusen_protocol.api", "ryusen_sdk.worker"}
+heavy = {"asyncio", "httpx", "websockets", "pydantic", "attr", "aiohttp", "sanic", "ryusen_sdk.worker"}
 print(sorted(heavy & set(sys.modules)))
 """
     root = Path(__file__).parents[2]
