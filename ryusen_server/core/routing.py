@@ -21,8 +21,8 @@ from ryusen_server.core.commands.create_run import CreateRun
 from ryusen_server.core.records import Deadline
 from ryusen_server.core.rows import EventRow, ManifestRow, RoutingRow
 
-INSTANT_MS_MAX = 2**63 - 1
-"""An instant beyond a signed 64-bit count is kept as the largest one."""
+INSTANT_MS_MAX = 2**53 - 1
+"""Workers read a run's deadline as an integer that is exact in every language; an instant beyond it is kept as the last one."""
 
 
 class ManifestContent(msgspec.Struct, frozen=True):

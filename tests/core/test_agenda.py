@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ryusen_server.core.agenda import ANSWER, NOTHING, Agenda, agenda, wake_at_ms
+from ryusen_server.core.agenda import ANSWER, CHILD, NOTHING, Agenda, agenda, wake_at_ms
 from ryusen_server.core.rows import WAKE_NOW
-from tests.core.driving import START_MS, Driver
+from tests.core.driving import START_MS, Driver, child, emission, event_wait, timer
 
 DEADLINE_MS = START_MS + 100_000
 
@@ -61,6 +61,35 @@ def rediscovering(driver: Driver) -> None:
     driver.rediscover()
 
 
+def timing(driver: Driver) -> None:
+    driver.declare(timer("a", 1_000))
+
+
+def timing_beyond_the_deadline(driver: Driver) -> None:
+    driver.declare(timer("a", 200_000))
+
+
+def timing_no_time(driver: Driver) -> None:
+    driver.declare(timer("a", 0))
+
+
+def waiting_for_an_event(driver: Driver) -> None:
+    driver.declare(event_wait("a", 1_000))
+
+
+def waiting_for_a_child(driver: Driver) -> None:
+    driver.declare(child("a"))
+
+
+def stopping_with_a_child(driver: Driver) -> None:
+    waiting_for_a_child(driver)
+    driver.cancel()
+
+
+def emitted(driver: Driver) -> None:
+    driver.declare(emission("a"))
+
+
 def stopping(driver: Driver) -> None:
     effect_out(driver)
     driver.cancel()
@@ -108,6 +137,13 @@ STATES: list[tuple[Reach, Agenda, int | None, int | None]] = [
     (paced_attempt, Agenda("attempt", SECOND_LATER, paced=True), SECOND_LATER, SECOND_LATER),
     (blocked, Agenda("probe", START_MS + 30_000), START_MS + 30_000, START_MS + 30_000),
     (rediscovering, Agenda("discovery"), WAKE_NOW, WAKE_NOW),
+    (timing, Agenda("timer", SECOND_LATER), SECOND_LATER, SECOND_LATER),
+    (timing_beyond_the_deadline, Agenda("timer", START_MS + 200_000), START_MS + 200_000, DEADLINE_MS),
+    (timing_no_time, Agenda("timer", START_MS), START_MS, START_MS),
+    (waiting_for_an_event, Agenda("event", SECOND_LATER), SECOND_LATER, SECOND_LATER),
+    (waiting_for_a_child, CHILD, None, DEADLINE_MS),
+    (stopping_with_a_child, CHILD, None, None),
+    (emitted, Agenda("discovery"), WAKE_NOW, WAKE_NOW),
     (stopping, ANSWER, WAKE_NOW, WAKE_NOW),
     (stopping_unknown, NOTHING, None, None),
     (compensating, Agenda("attempt"), WAKE_NOW, WAKE_NOW),
