@@ -16,7 +16,9 @@ import msgspec
 import pytest
 
 from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION, codec, values
+from ryusen_protocol.declaration_checks import InvalidDeclaration, check_declaration
 from ryusen_protocol.errors import ErrorRecord
+from ryusen_protocol.outcome import Declared
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "operator_commands"}
@@ -75,6 +77,8 @@ def _read_error(data: bytes) -> object:
 
 def _read_declaration(data: bytes) -> object:
     outcome = codec.decode_outcome(_within_outcome({"type": "declared", "declaration": msgspec.Raw(data)}))
+    assert isinstance(outcome.outcome, Declared)
+    check_declaration(outcome.outcome.declaration)
     return json.loads(codec.encode(outcome))["outcome"]["declaration"]
 
 
@@ -125,6 +129,10 @@ def _accepted(area: str, fixture: Fixture) -> None:
 
 
 def _refused(area: str, fixture: Fixture) -> None:
+    if fixture["refusal"] == "invalid_declaration":
+        with pytest.raises(InvalidDeclaration):
+            READERS[area](_data(fixture))
+        return
     kinds = {
         "malformed": codec.MalformedDocument,
         "unknown_variant": codec.UnknownVariant,
@@ -164,7 +172,7 @@ def test_error(entry: Fixture, fixture: Fixture) -> None:
     _document(entry, fixture)
 
 
-@pytest.mark.req("PRO-22", "PRO-02")
+@pytest.mark.req("PRO-22", "PRO-02", "TMR-01", "TMR-02", "EVW-01", "INV-01", "EMT-01", "EMT-03", "EMT-05")
 @pytest.mark.parametrize(("entry", "fixture"), _cases("invocations", "outcomes", "declarations", "frames"))
 def test_document(entry: Fixture, fixture: Fixture) -> None:
     _document(entry, fixture)
