@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ryusen_protocol.declarations import Declaration
 from ryusen_protocol.outcome import Completed
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
 from ryusen_server.core.decision import Decision, Refusal
-from tests.core.driving import LEASE_MS, START_MS, WORKER, Driver, kinds, raw
+from tests.core.driving import LEASE_MS, START_MS, WORKER, Driver, event_wait, kinds, raw, timer
 
 
 @pytest.mark.req("STOP-03", "SEM-17")
@@ -55,6 +56,29 @@ def test_an_effect_that_is_out_is_waited_for(unknown: bool) -> None:
         driver.lose()
     assert kinds(driver.cancel()) == ["stop_requested"]
     assert (driver.run.status, driver.run.outcome, driver.run.unwind) == ("stopping", None, [])
+
+
+@pytest.mark.req("TMR-06", "EVW-05")
+@pytest.mark.parametrize("declaration", [timer("t", 60_000), event_wait("t", 60_000)], ids=["timer", "wait"])
+@pytest.mark.parametrize("by", ["cancel", "deadline", "parent"])
+def test_a_timer_or_wait_is_dropped_by_every_stop(declaration: Declaration, by: str) -> None:
+    driver = Driver(deadline_ms=5_000)
+    driver.run_step("a")
+    driver.declare(declaration)
+    if by == "deadline":
+        driver.wait(5_000)
+    answer = {"cancel": driver.cancel, "deadline": driver.deadline, "parent": driver.parent_stopped}[by]()
+    assert kinds(answer) == ["stop_requested", "step_stopped", "outcome_decided", "compensation_started", "attempt_queued"]
+    assert (driver.step("t").state, driver.run.pending) == ("stopped", None)
+    assert [target.step_id for target in driver.run.unwind] == ["a"]
+
+
+def test_a_blocked_child_is_stopped_by_its_parent() -> None:
+    driver = Driver()
+    driver.run_step("a")
+    driver.block()
+    driver.parent_stopped()
+    assert (driver.run.status, driver.run.outcome, driver.run.blocker) == ("compensating", "cancelled", None)
 
 
 @pytest.mark.req("BLK-07")
