@@ -70,10 +70,15 @@ Metadata = Annotated[dict[MetadataKey, MetadataValue], msgspec.Meta(max_length=M
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One page of any list. `next_cursor` is opaque; `None` means there is no more."""
+    """One page of any list. `next_cursor` is opaque; `None` means there is no more.
+
+    `position` is there for lists that the change stream moves: everything that committed up to it is in the page, so that the stream behind
+    it tells whatever the page may lack.
+    """
 
     items: list[T]
     next_cursor: str | None = None
+    position: int | msgspec.UnsetType = msgspec.UNSET
 
 
 # --- The server ------------------------------------------------------------------------------------------------------

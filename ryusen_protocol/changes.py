@@ -1,4 +1,4 @@
-"""What the change stream carries: documents of its events. How they travel is `ryusen_protocol.sse`; what a reader makes of them is its own.
+"""What the change stream carries: documents of its events. How they travel is known to `sse`, what to show of them to each reader.
 
 A `change` is one committed transaction. Its records say what happened and to what, never with which payload: a reader that needs more asks
 for the run, the event or the history. Positions are those of snapshots (`position`), so a reader that starts the stream after its

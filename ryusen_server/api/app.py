@@ -13,6 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import msgspec
 from sanic import Request, Sanic
 from sanic.config import Config
 from sanic.exceptions import (
@@ -26,13 +27,13 @@ from ryusen_protocol.frames import CONNECT_PATH
 from ryusen_protocol.limits import LONG_POLL_MS_MAX, REQUEST_BYTES_MAX
 from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, storage_unavailable
 from ryusen_protocol.words import printable
-from ryusen_server.api import attempts, deployment, events, fleet, runs, server
+from ryusen_server.api import attempts, deployment, events, fleet, runs, server, stream
 from ryusen_server.api.context import Context
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
 from ryusen_server.api.credentials import refusal as unauthorized
 from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, refusal
 from ryusen_server.api.parameters import parameter_names, query, segment
-from ryusen_server.api.route import Answer, Call, Refused, Route, answer_problem
+from ryusen_server.api.route import EVENT_STREAM, Answer, Call, Refused, Route, Streamed, Text, answer_problem
 from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.transports.connected.gateway import Gateway
 from ryusen_server.transports.connected.upgrade import ServerConnection, Upgraded
@@ -46,6 +47,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *attempts.ROUTES,
     *deployment.ROUTES,
     *fleet.ROUTES,
+    *stream.ROUTES,
 )
 _HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
@@ -202,7 +204,12 @@ def _methods(path: str) -> list[str]:
     found = path.split("/")
     if path == CONNECT_PATH:
         return ["GET"]
-    return sorted({route.method for route in ROUTES if _fits(route.path.split("/"), found)})
+    return sorted({method for route in ROUTES if _fits(route.path.split("/"), found) for method in _taken(route)})
+
+
+def _taken(route: Route) -> tuple[str, ...]:
+    """The methods of a route: what can be read can also be asked for without its body."""
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
 
 
 def _fits(template: Sequence[str], found: Sequence[str]) -> bool:
@@ -273,7 +280,7 @@ def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:
     for route in ROUTES:
         path = route.path.replace("{", "<").replace("}", ":str>")
         name = f"{route.method.lower()}-{route.path}".translate(str.maketrans("/{}-", "____"))
-        app.add_route(_handler(context, route), path, methods=[route.method], name=name, error_format=_ERRORS)
+        app.add_route(_handler(context, route), path, methods=_taken(route), name=name, error_format=_ERRORS)
     connect = app.websocket(CONNECT_PATH, name="connect", error_format=_ERRORS)
     connect(_connected)
     return app
@@ -308,12 +315,37 @@ async def _connected(request: Request, upgraded: Upgraded) -> None:
     await upgraded.wait_closed()
 
 
-def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse]]:
-    async def handle(request: Request, **raw_segments: str) -> HTTPResponse:
+def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
+    streams = route.answers.get(200) == Text(EVENT_STREAM)
+
+    async def handle(request: Request, **raw_segments: str) -> HTTPResponse | None:
         segments = {name: segment(name, raw) for name, raw in raw_segments.items()}
         parameters = query(_query_bytes(request), route.query)
         call = Call(segments, parameters, request.body, cast("Principal | None", request.ctx.principal))
+        if streams:
+            call = msgspec.structs.replace(call, last_event_id=cast("str | None", request.headers.get("last-event-id")))
         given = await route.handler(context, call)
+        if isinstance(given, Streamed):
+            return await _stream(request, given)
         return _respond(answer_problem(given) if isinstance(given, Problem) else given)
 
     return handle
+
+
+async def _stream(request: Request, streamed: Streamed) -> HTTPResponse | None:
+    """Send the pieces as they come, until they end or the reader is gone. Nobody who asked for the head alone gets any."""
+    answer = _respond(Answer(200, b"", streamed.content_type))
+    chunks = streamed.chunks
+    try:
+        if request.method == "HEAD":
+            return answer
+        sending = cast("HTTPResponse", await request.respond(answer))
+        async for chunk in chunks:
+            async with asyncio.timeout(streamed.stalled_s):
+                await sending.send(chunk)
+        await sending.eof()
+    except TimeoutError:
+        cast("asyncio.Transport", request.transport).abort()
+    finally:
+        await chunks.aclose()
+    return None

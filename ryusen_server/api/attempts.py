@@ -35,11 +35,12 @@ async def _list(context: Context, call: Call) -> Answer | Problem:
     last = after(call, "attempts")
     most = page_size(call, _LIMIT)
     key = None if last is None else (last[0], AttemptId(last[1]))
+    at = await context.store.position()
     rows = await context.store.attempts(workspace(call), state=_STATE.read(call), after=key, limit=most + 1)
     more = len(rows) > most
     del rows[most:]
     next_cursor = cursor(call, "attempts", rows[-1].queued_at_ms, rows[-1].attempt_id) if more else None
-    return answer(Page[AttemptDocument](items=await _documents(context, rows), next_cursor=next_cursor))
+    return answer(Page[AttemptDocument](items=await _documents(context, rows), next_cursor=next_cursor, position=at))
 
 
 async def _documents(context: Context, rows: list[AttemptRow]) -> list[AttemptDocument]:

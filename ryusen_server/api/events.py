@@ -144,11 +144,12 @@ async def _list(context: Context, call: Call) -> Answer | Problem:
     last = after(call, "events")
     most = page_size(call)
     before = None if last is None else (last[0], EventId(last[1]))
+    at = await context.store.position()
     rows = await context.store.events(workspace(call), name=_NAME.read(call), before=before, limit=most + 1)
     more = len(rows) > most
     del rows[most:]
     next_cursor = cursor(call, "events", rows[-1].received_at_ms, rows[-1].event_id) if more else None
-    return answer(Page[EventSummary](items=[_summary(row) for row in rows], next_cursor=next_cursor))
+    return answer(Page[EventSummary](items=[_summary(row) for row in rows], next_cursor=next_cursor, position=at))
 
 
 async def _get(context: Context, call: Call) -> Answer | Problem:

@@ -6,7 +6,7 @@ that declaration, and the OpenAPI document is made of it, so that the two cannot
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ryusen_server.api.credentials import Principal
 
 JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 Method = Literal["GET", "POST"]
 WorkspaceCapability = Literal["events:send", "events:read", "read", "operate"]
 ApplicationCapability = Literal["deploy", "execute"]
@@ -29,13 +30,15 @@ _encode = msgspec.json.Encoder().encode
 class Call(msgspec.Struct, frozen=True):
     """One request that passed the gate: decoded path segments, query parameters each given once, and the body's bytes.
 
-    `principal` is whom a token stands for; none on a server without credentials, where everybody may do everything.
+    `principal` is whom a token stands for; none on a server without credentials, where everybody may do everything. `last_event_id` is
+    where the reader of a stream left off, read for streams alone.
     """
 
     segments: Mapping[str, str]
     query: Mapping[str, str]
     body: bytes
     principal: Principal | None = None
+    last_event_id: str | None = None
 
     def author(self, anybody: str) -> str:
         """How what this call does is signed: with the token's name, if it has one."""
@@ -51,6 +54,14 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
+class Streamed(msgspec.Struct, frozen=True):
+    """An answer that goes on: its pieces as they come. A reader that takes none for `stalled_s` seconds is cut off."""
+
+    chunks: AsyncGenerator[bytes, None]
+    stalled_s: float
+    content_type: str = EVENT_STREAM
+
+
 class Refused(Exception):
     """The request cannot be answered as asked; `problem` says why. Raised by the readers of a call's parts."""
 
@@ -59,7 +70,7 @@ class Refused(Exception):
         self.problem = problem
 
 
-Handler: TypeAlias = "Callable[[Context, Call], Awaitable[Answer | Problem]]"
+Handler: TypeAlias = "Callable[[Context, Call], Awaitable[Answer | Streamed | Problem]]"
 
 
 class Parameter(Protocol):

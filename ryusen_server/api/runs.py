@@ -87,11 +87,12 @@ async def _list(context: Context, call: Call) -> Answer | Problem:
     last = after(call, "runs")
     before = None if last is None else (last[0], RunId(last[1]))
     most = page_size(call)
+    at = await context.store.position()
     if attention == "no_worker":
         shown, more = await _without_worker(context, workspace(call), where, before, most)
     else:
         shown, more = await _page(context, workspace(call), where, before, most)
-    return answer(Page[RunSummary](items=[summary for _, summary in shown], next_cursor=_cursor(call, more)))
+    return answer(Page[RunSummary](items=[summary for _, summary in shown], next_cursor=_cursor(call, more), position=at))
 
 
 def _cursor(call: Call, more: RunRow | None) -> str | None:

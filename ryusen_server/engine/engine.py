@@ -26,6 +26,7 @@ from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import Dispatcher
 from ryusen_server.engine.exchanges import Exchanges
+from ryusen_server.engine.feed import Feed
 from ryusen_server.engine.fleet import Fleet
 from ryusen_server.engine.leases import Leases
 from ryusen_server.engine.moving import Mover
@@ -49,6 +50,7 @@ class Engine:
     def __init__(self, *, store: Store, clock: Clock, entropy: Entropy, config: EngineConfig) -> None:
         self.config = config
         self.waiters = Waiters()
+        self.feed = Feed(store)
         self._store = store
         self._clock = clock
         self._fleet = fleet = Fleet()
@@ -198,7 +200,9 @@ class Engine:
 
     async def register(self, frame: Register, channel: WorkerChannel) -> Registered | RegistrationRejected:
         """Open a session for a worker, or say why not."""
-        return await self._sessions.register(frame, channel)
+        answer = await self._sessions.register(frame, channel)
+        self.feed.workers_changed(frame.scope.workspace)
+        return answer
 
     def outcome(self, session_id: SessionId, outcome: Outcome) -> None:
         """A worker's answer. Effects are acknowledged through the session's channel once the disposition is durable."""
@@ -218,7 +222,14 @@ class Engine:
     def draining(self, session_id: SessionId) -> None:
         """The worker takes no new work."""
         self._sessions.draining(session_id)
+        self._worker_changed(session_id)
 
     def disconnected(self, session_id: SessionId, reason: str) -> None:
         """The session is gone: discoveries are repeated, effects keep their leases."""
+        self._worker_changed(session_id)
         self._sessions.disconnected(session_id, reason)
+
+    def _worker_changed(self, session_id: SessionId) -> None:
+        instance = self._fleet.at(session_id)
+        if instance is not None:
+            self.feed.workers_changed(instance.scope.workspace)

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from ryusen_server.api.context import Context
 from ryusen_server.bootstrap import running_server
 from ryusen_server.bootstrap.server import Server
 from ryusen_server.store.memory import MemoryStore
@@ -39,6 +40,13 @@ class ApiHarness:
     def __init__(self, server: Server, client: httpx.AsyncClient) -> None:
         self.server = server
         self.client = client
+
+    @property
+    def context(self) -> Context:
+        """What the routes answer from."""
+        context = self.server._context
+        assert context is not None
+        return context
 
     @property
     def authority(self) -> str:

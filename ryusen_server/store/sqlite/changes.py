@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ryusen_protocol.changes import ResyncReason
-from ryusen_protocol.ids import Workspace
+from ryusen_protocol.ids import RunId, Workspace
 from ryusen_server.ports.changes import ChangePage, ChangeRow
 from ryusen_server.store.sqlite.readers import Readers
 
@@ -57,4 +57,5 @@ class ChangeReader:
                     break
                 until, taken = position, taken + 1
             rows = await read(CHANGES, (after, until, workspace)) if taken else []
-        return ChangePage([ChangeRow(*row) for row in rows], until, complete=taken == len(sizes))
+        found = [ChangeRow(position, RunId(run_id) if run_id else None, at_ms, records) for position, run_id, at_ms, records in rows]
+        return ChangePage(found, until, complete=taken == len(sizes))
