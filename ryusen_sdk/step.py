@@ -39,17 +39,22 @@ class StepCall(Coroutine[Any, Any, R]):
         self._boundary = boundary
         self._started: Generator[Any, Any, R] | None = None
         self._number = pass_.opened(boundary)
+        """What the pass knows this call by until it is awaited; 0 from then on."""
 
     def __repr__(self) -> str:
         return f"<call of step {self._boundary.step_id!r}>"
 
     def __del__(self) -> None:
-        self._pass.forgotten(self._number)
+        if self._number:
+            self._pass.forgotten(self._number)
 
     def __await__(self) -> Generator[Any, Any, R]:
         pass_ = self._pass
         boundary = self._boundary
+        if not self._number:
+            raise MisuseError(f"step {boundary.step_id!r} is awaited twice; keep what the first `await` gave")
         pass_.open_calls.pop(self._number, None)
+        self._number = 0
         if pass_.executing is not None:
             pass_.refuse_inside_callback(boundary.step_id)
             # A sibling task is running the target's callback: its end is the end of the pass, for this call too.

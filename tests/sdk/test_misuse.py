@@ -94,6 +94,15 @@ async def test_a_step_given_to_another_as_its_argument_is_told() -> None:
     assert "step 'b': argument 1 is <call of step 'a'>, not awaited" in told(await outcome(body, discovery()))
 
 
+async def test_a_step_that_is_awaited_twice_is_told() -> None:
+    async def body(event: Event, step: Step) -> None:
+        call = step.run("a", charge, 1)
+        await call
+        await call
+
+    assert "step 'a' is awaited twice" in told(await outcome(body, discovery(done("a", NULL))))
+
+
 async def test_a_type_error_of_its_own_stays_what_it_is() -> None:
     async def body(event: Event, step: Step) -> None:
         call = step.run("a", charge, 1)

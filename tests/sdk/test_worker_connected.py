@@ -377,6 +377,51 @@ async def test_exit_from_a_callback_drains_the_rest_and_ends_the_process() -> No
         assert await asyncio.wait_for(process.wait(), 10) == 3
 
 
+@pytest.mark.parametrize("function", ["in_thread", "in_pool", "in_loop", "beside"])
+async def test_a_worker_that_is_cancelled_waits_for_no_callback_that_never_returns(function: str) -> None:
+    app = Ryusen("shop")
+    never, started, ever = threading.Event(), threading.Event(), asyncio.Event()
+
+    def stuck() -> None:
+        started.set()
+        never.wait(60)
+
+    async def astuck() -> None:
+        started.set()
+        await ever.wait()
+
+    @app.function(id="in_thread")
+    def in_thread(event: Event, step: SyncStep) -> None:
+        step.run("a", stuck)
+
+    @app.function(id="in_pool")
+    async def in_pool(event: Event, step: Step) -> None:
+        await step.run("a", stuck)
+
+    @app.function(id="in_loop")
+    async def in_loop(event: Event, step: Step) -> None:
+        await step.run("a", astuck)
+
+    @app.function(id="beside")
+    async def beside(event: Event, step: Step) -> None:
+        await asyncio.gather(step.run("a", stuck), step.run("b", stuck))
+
+    try:
+        async with running(app) as (worker, server):
+            peer = await server.peer()
+            await peer.registered()
+            await peer.invoke(forward("a", function=function))
+            await asyncio.to_thread(started.wait, 10)
+            worker.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                async with asyncio.timeout(5):
+                    await worker.task
+            with pytest.raises(ConnectionClosed):
+                await peer.outcome()
+    finally:
+        never.set()
+
+
 VANISHING_WORKER = """
 import os, sys
 from ryusen_sdk import Ryusen
