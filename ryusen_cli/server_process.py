@@ -25,6 +25,7 @@ def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None])
         host=order.host,
         port=order.port,
         allow_hosts=tuple(order.allow_hosts),
+        credentials=None if order.credentials is None else Path(order.credentials),
         lease_ms=order.lease_ms,
         reconnect_grace_ms=order.reconnect_grace_ms,
         default_run_timeout_ms=order.default_run_timeout_ms,

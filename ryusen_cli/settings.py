@@ -50,6 +50,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("host", "serve", "text", "127.0.0.1"),
     Setting("port", "serve", "number", 7878),
     Setting("allow-host", "serve", "many", []),
+    Setting("credentials", "serve", "text", None),
     Setting("lease", "serve", "span", "30s"),
     Setting("reconnect-grace", "serve", "span", "30s"),
     Setting("max-run-timeout", "serve", "span", None),

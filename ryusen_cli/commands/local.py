@@ -23,6 +23,9 @@ PortOption = Annotated[int | None, typer.Option("--port", metavar="N", help="The
 AllowHostOption = Annotated[
     list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the server answers to; give it several times.")
 ]
+CredentialsOption = Annotated[
+    str | None, typer.Option("--credentials", metavar="FILE", help="Ask every caller for a token; who may do what stands in FILE (0600).")
+]
 LeaseOption = Annotated[
     str | None, typer.Option("--lease", metavar="DURATION", help="How long a worker may be silent; heartbeats are a third [default: 30s].")
 ]
@@ -49,6 +52,7 @@ def serve(
     host: HostOption = None,
     port: PortOption = None,
     allow_host: AllowHostOption = None,
+    credentials: CredentialsOption = None,
     lease: LeaseOption = None,
     reconnect_grace: GraceOption = None,
     max_run_timeout: MaxTimeoutOption = None,
@@ -67,6 +71,7 @@ def serve(
         host=host,
         port=port,
         allow_host=allow_host,
+        credentials=credentials,
         lease=lease,
         reconnect_grace=reconnect_grace,
         max_run_timeout=max_run_timeout,
@@ -152,12 +157,14 @@ def dev(
     host: HostOption = None,
     port: PortOption = None,
     allow_host: AllowHostOption = None,
+    credentials: CredentialsOption = None,
     lease: LeaseOption = None,
     reconnect_grace: GraceOption = None,
     max_run_timeout: MaxTimeoutOption = None,
     default_run_timeout: DefaultTimeoutOption = None,
     http_endpoint: EndpointOption = None,
     http_capacity: HttpCapacityOption = None,
+    token: TokenOption = None,
     config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -177,6 +184,7 @@ def dev(
         host=host,
         port=port,
         allow_host=allow_host,
+        credentials=credentials,
         lease=lease,
         reconnect_grace=reconnect_grace,
         max_run_timeout=max_run_timeout,
@@ -196,7 +204,9 @@ def dev(
     from ryusen_cli.dev import messages
     from ryusen_cli.dev.supervisor import Plan
 
-    worker_order = messages.RunWorker(target="", url="", capacity=settings.number("capacity", capacity))
+    worker_order = messages.RunWorker(
+        target="", url="", token=settings.optional("token", token), capacity=settings.number("capacity", capacity)
+    )
     plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload)
     raise typer.Exit(_supervise(plan, output))
 
@@ -208,6 +218,7 @@ def _server_order(
     host: str | None,
     port: int | None,
     allow_host: list[str] | None,
+    credentials: str | None,
     lease: str | None,
     reconnect_grace: str | None,
     max_run_timeout: str | None,
@@ -232,6 +243,7 @@ def _server_order(
         port=port_number,
         # Whoever binds an address by name means to be asked for by that name.
         allow_hosts=[*settings.many("allow-host", allow_host), *_own_name(address)],
+        credentials=settings.optional("credentials", credentials),
         lease_ms=lease_ms,
         reconnect_grace_ms=settings.span_ms("reconnect-grace", reconnect_grace) or 0,
         max_run_timeout_ms=settings.span_ms("max-run-timeout", max_run_timeout),

@@ -30,10 +30,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerDocument]
 
 
-def gather(url: str, workspace: str) -> Facts:
+def gather(url: str, workspace: str, token: str | None = None) -> Facts:
     """Ask a server for all of it. Blocks. Raises `CliError`."""
     connection = Connection(url)
-    api = Api(workspace)
+    api = Api(workspace, token)
     try:
         routing = connection.ask(api.list_routing(limit=1)).document.items
         return Facts(

@@ -15,6 +15,7 @@ class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     host: str
     port: int
     allow_hosts: list[str] = []
+    credentials: str | None = None
     lease_ms: int
     reconnect_grace_ms: int
     max_run_timeout_ms: int | None = None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LOOK_S: Final = 1.0
+_NOT_ALLOWED: Final = frozenset(("unauthorized", "forbidden"))
+_WHOSE: Final = "Its workers and this report use --token (or RYUSEN_TOKEN)."
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -29,14 +31,22 @@ class Standing(msgspec.Struct, frozen=True):
     """A line its author starts the application with."""
     without_worker: list[str]
     """Targets that no worker runs for."""
+    token: str | None = None
 
 
 async def report(standing: Callable[[], Standing], output: Output, say: Callable[[str], None]) -> None:
     """Look and tell until cancelled. `say` gets what changed after the first report."""
     before: Facts | None = None
+    refusal: str | None = None
     while True:
         now = standing()
-        facts = await _look(now)
+        try:
+            facts = await asyncio.to_thread(gather, now.url, now.workspace, now.token)
+        except CliError as error:
+            facts = None  # a server that is down is told of by its process
+            if error.code in _NOT_ALLOWED and error.message != refusal:
+                refusal = error.message
+                say(f"what the server has cannot be shown: {error.message} {_WHOSE}")
         if facts is not None:
             if before is None:
                 _print_ready(facts, now, output)
@@ -44,13 +54,6 @@ async def report(standing: Callable[[], Standing], output: Output, say: Callable
                 say(line)
             before = facts
         await asyncio.sleep(_LOOK_S)
-
-
-async def _look(now: Standing) -> Facts | None:
-    try:
-        return await asyncio.to_thread(gather, now.url, now.workspace)
-    except CliError:
-        return None  # a server that is down is told of by its process
 
 
 def _print_ready(facts: Facts, now: Standing, output: Output) -> None:

@@ -361,6 +361,7 @@ class Supervisor:
             url=self._url,
             workspace=next((target.workspace for target in self._targets if target.workspace), "default"),
             example=next((target.example for target in self._targets if target.example), None),
+            token=self._plan.worker.token,
             without_worker=[target.name for target in self._targets if target.slot.current is None],
         )
 

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 from ryusen_protocol.api import DatabaseInfo
+from ryusen_protocol.words import printable
 from ryusen_server.api.app import create_app
 from ryusen_server.api.context import Context, ServerFacts
+from ryusen_server.api.credentials_file import CredentialsRefused
 from ryusen_server.api.gate import gate_rules
 from ryusen_server.api.serving import Serving, serve_app
+from ryusen_server.bootstrap.credentials import CredentialsKeeper
 from ryusen_server.bootstrap.listening import BACKLOG, base_url, is_loopback, listen
 from ryusen_server.bootstrap.settings import HTTP_CAPACITY_MAX, Ready, ServerSettings, StartRefused
 from ryusen_server.bootstrap.system import SystemClock, SystemEntropy
@@ -72,6 +75,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._serving: Serving | None = None
         self._stopped = False
+        self._credentials: CredentialsKeeper | None = None
         self._gateway: Gateway | None = None
         self._invoker: HttpInvoker | None = None
         self._context: Context | None = None
@@ -98,6 +102,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self.fatal: asyncio.Future[str] = loop.create_future()
         """Done with one line for people when the database may not be written any more: the process must end."""
+        self._credentials = _credentials(self.settings)
         self._sockets = listen(self.settings.host, self.settings.port)
         try:
             self.store = await self._open(loop)
@@ -150,7 +155,7 @@ class Server:
     async def _answer(self) -> None:
         port: int = self._sockets[0].getsockname()[1]
         self.addresses = tuple(base_url(bound) for bound in self._sockets)
-        self.warnings = _warnings(self._sockets)
+        self.warnings = () if self._credentials is not None else _warnings(self._sockets)
         self._gateway = Gateway(self.engine, self._connected_config)
         self._context = Context(
             engine=self.engine,
@@ -159,11 +164,26 @@ class Server:
             config=self._engine_config,
             facts=_facts(self.settings, self.addresses, self.clock.now_ms()),
             workers_connected=self._gateway.sessions,
+            access=None if self._credentials is None else self._credentials.access,
         )
         app = create_app(context=self._context, gateway=self._gateway, rules=gate_rules(port, self.settings.allow_hosts))
+        self._context.access.on_change(self._access_changed)
         self._serving = await serve_app(app, self._sockets, backlog=BACKLOG)
         if isinstance(self.store, SqliteStore):
             self.store.set_owner_url(self.url)
+        if self._credentials is not None:
+            self._credentials.start()
+
+    def _access_changed(self) -> None:
+        """What was begun under other credentials and would not be begun now ends, or gets no more work."""
+        if self._gateway is not None and self._context is not None and self._context.access.credentials is not None:
+            self._gateway.access_changed()
+            self.engine.permit_endpoints(self._context.access.credentials.executes)
+
+    def reload_credentials(self) -> None:
+        """Read the credentials file again, if there is one."""
+        if self._credentials is not None:
+            self._credentials.reload()
 
     async def stop(self, drain_ms: int | None = None, hurry: asyncio.Event | None = None) -> None:
         """Stop within the bound, or at once when `hurry` is set meanwhile. What is durable stays; what was out is asked for again."""
@@ -172,6 +192,8 @@ class Server:
         if self._stopped:
             return
         self._stopped = True
+        if self._credentials is not None:
+            self._credentials.stop()
         self._context.draining = True
         await _first(self.engine.drain(self.settings.drain_ms if drain_ms is None else drain_ms), hurry)
         if not self._context.stopping.done():
@@ -230,6 +252,23 @@ def _checked(settings: ServerSettings) -> ServerSettings:
     return settings
 
 
+def _credentials(settings: ServerSettings) -> CredentialsKeeper | None:
+    if settings.credentials is None:
+        return None
+    try:
+        keeper = CredentialsKeeper(settings.credentials)
+    except CredentialsRefused as refused:
+        raise StartRefused(str(refused)) from refused
+    for endpoint in settings.http_endpoints:
+        if not keeper.executes(endpoint.scope):
+            scope = printable(f"{endpoint.scope.workspace}/{endpoint.scope.application}")
+            raise StartRefused(
+                f"no token of {printable(str(settings.credentials))} may execute {scope}, so no endpoint may run its work; "
+                f'add applications = {{"{scope}" = ["execute"]}} to one, or leave the endpoint out'
+            )
+    return keeper
+
+
 def _engine_config(settings: ServerSettings) -> EngineConfig:
     return EngineConfig(
         lease_ms=settings.lease_ms,
@@ -269,7 +308,7 @@ def _warnings(sockets: list[socket.socket]) -> tuple[str, ...]:
         return ()
     warning = (
         f"{', '.join(exposed)} can be reached from other machines and there is no login: whoever reaches it can read every payload, send "
-        "events, publish manifests, run work and stop runs. Bind 127.0.0.1 unless the network is trusted. Requests are answered only for "
-        "the host names this server knows; add others with --allow-host."
+        "events, publish manifests, run work and stop runs. Bind 127.0.0.1 unless the network is trusted, or ask callers for a token with "
+        "--credentials. Requests are answered only for the host names this server knows; add others with --allow-host."
     )
     return (warning,)

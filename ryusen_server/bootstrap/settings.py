@@ -57,14 +57,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one server; the defaults are those of `ryusen serve`. Durations in milliseconds.
 
     `db` is the database file, none for one that is gone with the server. The default host stands for the loopback addresses of both
-    families. `port` 0 takes a free one. A heartbeat is a third of `lease_ms`. `http_capacity` is how much may be out at each of the
-    `http_endpoints`; with an `http_secret` requests to them are signed and responses have to be.
+    families. `port` 0 takes a free one. `credentials` names the file of tokens; without it everybody may do everything. A heartbeat is
+    a third of `lease_ms`. `http_capacity` is how much may be out at each of the `http_endpoints`; with an `http_secret` requests to them
+    are signed and responses have to be.
     """
 
     db: Path | None = Path(".ryusen/ryusen.db")
     host: str = "127.0.0.1"
     port: int = PORT_DEFAULT
     allow_hosts: tuple[str, ...] = ()
+    credentials: Path | None = None
     lease_ms: int = 30_000
     reconnect_grace_ms: int = 30_000
     default_run_timeout_ms: int | None = None

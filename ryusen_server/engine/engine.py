@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
@@ -197,6 +198,10 @@ class Engine:
         manifests = self._control.active_manifests(scope.workspace)
         manifest = next((row for row in manifests if row.application == scope.application), None)
         self._exchanges.attach(scope, address, SessionId(self._entropy.token("ses")), endpoint, capacity, manifest)
+
+    def permit_endpoints(self, may_execute: Callable[[Scope], bool]) -> None:
+        """Give work to those endpoints alone whose application may be run, from now on."""
+        self._exchanges.permit(may_execute)
 
     async def register(self, frame: Register, channel: WorkerChannel) -> Registered | RegistrationRejected:
         """Open a session for a worker, or say why not."""

@@ -89,6 +89,15 @@ class Exchanges:
         if manifest is not None:
             self._describe(instance, manifest)
 
+    def permit(self, may_execute: Callable[[Scope], bool]) -> None:
+        """Give work to those endpoints alone whose application may be run. What is out at another stays out."""
+        for instance in list(self._fleet.all()):
+            if instance.endpoint is None or instance.draining is not may_execute(instance.scope):
+                continue
+            instance.draining = not instance.draining
+            if not instance.draining:
+                self._welcome(instance)
+
     def activated(self, manifest: ManifestRow) -> None:
         """A manifest is active: the application's endpoints run its functions from now on."""
         scope = Scope(manifest.workspace, manifest.application)

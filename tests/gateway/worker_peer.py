@@ -124,11 +124,20 @@ class WorkerPeer:
 
 
 @asynccontextmanager
-async def worker_peer(url: str, *, registers: bool = True, **members: Any) -> AsyncGenerator[WorkerPeer, None]:
-    """A worker connected to the server at that base URL, registered unless told otherwise."""
+async def worker_peer(
+    url: str, *, registers: bool = True, headers: dict[str, str] | None = None, **members: Any
+) -> AsyncGenerator[WorkerPeer, None]:
+    """A worker connected to the server at that base URL, registered unless told otherwise. `headers` go with the handshake."""
     target = url.replace("http://", "ws://") + "/v1/connect"
     async with connect(
-        target, subprotocols=[SUBPROTOCOL], compression=None, max_size=None, open_timeout=PATIENCE_S, close_timeout=1, proxy=None
+        target,
+        subprotocols=[SUBPROTOCOL],
+        additional_headers=headers,
+        compression=None,
+        max_size=None,
+        open_timeout=PATIENCE_S,
+        close_timeout=1,
+        proxy=None,
     ) as socket:
         peer = WorkerPeer(socket)
         if registers:
