@@ -45,7 +45,7 @@ class ChangeReader:
         async with self._readers.snapshot() as read:
             pruned = int((await read(PRUNED_UP_TO, (pruned_key(workspace),)))[0][0])
             sizes = await read(CHANGE_SIZES, (after, PAGE_ROWS_MAX + 1))
-            if not sizes and after > int((await read(LAST_CHANGE))[0][0]):
+            if not sizes and after > int((await read(LAST_CHANGE, ()))[0][0]):
                 return "unknown_position"
             if after < pruned:
                 return "pruned"
