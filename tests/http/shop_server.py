@@ -62,6 +62,15 @@ class ShopServer:
 
         await eventually(is_there)
 
+    async def failing(self) -> Any:
+        """The endpoint, once an exchange with it has failed."""
+
+        async def is_there() -> bool:
+            return (await self.worker())["last_failure"] is not None
+
+        await eventually(is_there)
+        return await self.worker()
+
     async def worker(self) -> Any:
         """The one endpoint as readers see it."""
         (worker,) = (await self.api.get(f"{W}/workers"))["items"]
