@@ -21,8 +21,8 @@ from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.outcome import Declared
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "operator_commands"}
-"""The last is read by the tests of operator commands, the others below."""
+AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "operator_commands", "executions", "worker_sessions"}
+"""The operator commands are read by their own tests, executions and sessions by those of conformance, the others below."""
 
 Fixture = dict[str, Any]
 
