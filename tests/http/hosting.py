@@ -1,7 +1,8 @@
 """Web servers for tests: a small ASGI server on asyncio and h11, and the WSGI server of the standard library. Real sockets, free ports.
 
 The ASGI server speaks HTTP/1.1 and the lifespan protocol, one request a connection, and never cancels an application because its client is
-gone. As a program it hosts an application's file: `hosting.py asgi|wsgi TARGET PORT_FILE` with `RYUSEN_HTTP_SECRET` from the environment.
+gone. As a program it hosts an application's file: `hosting.py asgi|wsgi TARGET URL_FILE`, with `RYUSEN_HTTP_SECRET` and the port,
+`HOSTING_PORT`, from the environment; or `hosting.py publish TARGET SERVER` publishes it.
 """
 
 from __future__ import annotations
@@ -172,13 +173,18 @@ def _tell(file: Path, url: str) -> None:
     partial.rename(file)
 
 
-async def _host(kind: str, target: Path, told: Path) -> None:
+def _load(target: Path) -> Any:
     spec = importlib.util.spec_from_file_location(target.stem, target)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[target.stem] = module
     spec.loader.exec_module(module)
+    return module
+
+
+async def _host(kind: str, target: Path, told: Path) -> None:
+    module = _load(target)
     secret = os.environ.get("RYUSEN_HTTP_SECRET")
     port = int(os.environ.get("HOSTING_PORT", "0"))
     ended = asyncio.Event()
@@ -194,4 +200,7 @@ async def _host(kind: str, target: Path, told: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_host(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    if sys.argv[1] == "publish":
+        _load(Path(sys.argv[2])).app.publish(url=sys.argv[3])
+    else:
+        asyncio.run(_host(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
