@@ -18,11 +18,16 @@ import pytest
 from ryusen_protocol import PROTOCOL_VERSION, VALUE_CODEC_VERSION, codec, values
 from ryusen_protocol.declaration_checks import InvalidDeclaration, check_declaration
 from ryusen_protocol.errors import ErrorRecord
+from ryusen_protocol.exchange import sign, signature_problem
+from ryusen_protocol.manifest import Publication
+from ryusen_protocol.manifests import check_publication, content_digest, sdk_contents
 from ryusen_protocol.outcome import Declared
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-AREAS = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "operator_commands", "executions", "worker_sessions"}
-"""The operator commands are read by their own tests, executions and sessions by those of conformance, the others below."""
+READ_HERE = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "manifests", "signatures"}
+READ_ELSEWHERE = {"operator_commands", "executions", "exchanges", "worker_sessions"}
+"""The first by the tests of operator commands, the others by those of conformance, which hold what ran against the index."""
+AREAS = READ_HERE | READ_ELSEWHERE
 
 Fixture = dict[str, Any]
 
@@ -181,6 +186,27 @@ def test_document(entry: Fixture, fixture: Fixture) -> None:
 def _document(entry: Fixture, fixture: Fixture) -> None:
     area = entry["area"]
     {f"{area}/accepted.json": _accepted, f"{area}/refused.json": _refused}[entry["file"]](area, fixture)
+
+
+@pytest.mark.req("VAL-05", "MAN-03")
+@pytest.mark.parametrize(("entry", "fixture"), _cases("manifests"))
+def test_manifest(entry: Fixture, fixture: Fixture) -> None:
+    canonical = fixture["canonical"].encode()
+    assert "sha256:" + hashlib.sha256(canonical).hexdigest() == fixture["digest"]  # the fixture agrees with itself
+
+    publication = msgspec.convert(fixture["publication"], Publication)
+    assert check_publication(publication) is None
+    assert content_digest(publication.contents, publication.functions, publication.triggers) == fixture["digest"]
+    if entry["name"] == "contents-of-an-sdk":
+        assert base64.b64encode(sdk_contents(publication.functions, publication.triggers)).decode() == publication.contents
+
+
+@pytest.mark.parametrize(("entry", "fixture"), _cases("signatures"))
+def test_signature(entry: Fixture, fixture: Fixture) -> None:
+    secret, body, timestamp = fixture["secret"].encode(), fixture["body"].encode(), fixture["timestamp"]
+    assert sign(secret, timestamp, body) == fixture["signature"]
+    assert signature_problem(secret, timestamp, fixture["signature"], body, int(timestamp)) is None
+    assert signature_problem(secret, timestamp, fixture["signature"], body + b" ", int(timestamp)) is not None
 
 
 @pytest.mark.req("CNF-07")
