@@ -33,10 +33,10 @@ class LoopAndPool:
         token = current_operation.set(callback.operation)
         try:
             if is_async_callable(callback.function):
-                return await _bounded(cast("Awaitable[object]", callback.function(*callback.args)), callback.timeout_ms)
+                return await self._in_task(callback.function(*callback.args), callback.timeout_ms)
             result = await self._in_pool(callback)
             # A lambda around a coroutine function looks sync until it is called.
-            return await _bounded(cast("Awaitable[object]", result), callback.timeout_ms) if inspect.isawaitable(result) else result
+            return await self._in_task(result, callback.timeout_ms) if inspect.isawaitable(result) else result
         finally:
             current_operation.reset(token)
 
@@ -51,6 +51,18 @@ class LoopAndPool:
             return _on_loop(waiting, self._loop)
         finally:
             current_operation.reset(token)
+
+    async def _in_task(self, result: object, timeout_ms: int | None) -> object:
+        """In a task of its own, which the body's cancellations (a timeout, a task group) do not reach: what has begun counts."""
+        task = asyncio.get_running_loop().create_task(_carried(_bounded(cast("Awaitable[object]", result), timeout_ms)))
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if self.is_abandoned:
+                    task.cancel()
+                    raise
+        return _outcome(task.result())
 
     async def _in_pool(self, callback: Callback) -> object:
         loop = asyncio.get_running_loop()
@@ -104,6 +116,14 @@ def _hand_over(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[object]
         return  # the loop is closed: the worker was stopped at once, and nobody waits any more
 
 
+async def _carried(waiting: Awaitable[object]) -> object:
+    """What it raises as a value, for whoever waits to sort: a task would treat some of it as its own."""
+    try:
+        return await waiting
+    except BaseException as error:  # noqa: BLE001 - carried to the body
+        return _Raised(error)
+
+
 async def _bounded(result: Awaitable[object], timeout_ms: int | None) -> object:
     """Awaits within the timeout; cancelled then, it has until it unwinds. What it returns even so is its real result."""
     if timeout_ms is None:
@@ -122,19 +142,13 @@ async def _bounded(result: Awaitable[object], timeout_ms: int | None) -> object:
 def _on_loop(waiting: Any, loop: asyncio.AbstractEventLoop) -> object:
     """Runs a coroutine on the user loop from a pool thread, with this thread's context, and waits for it."""
 
-    async def carried() -> object:
-        try:
-            return await waiting
-        except BaseException as error:  # noqa: BLE001 - carried to the body's thread, which sorts it
-            return _Raised(error)
-
     context = contextvars.copy_context()
     from concurrent.futures import Future
 
     finished: Future[object] = Future()
 
     def start() -> None:
-        task = loop.create_task(carried(), context=context)
+        task = loop.create_task(_carried(waiting), context=context)
         task.add_done_callback(lambda done: finished.set_result(None if done.cancelled() else done.result()))
 
     loop.call_soon_threadsafe(start)

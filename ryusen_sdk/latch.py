@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from ryusen_protocol.invocation import CompensationTarget
 from ryusen_sdk.convert import to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed, attempt_timeout, invalid_result, record_of
-from ryusen_sdk.machine import NULL_RESULT, Boundary, Execute, Machine, Raise, Replay, Stop
+from ryusen_sdk.machine import NULL_RESULT, Boundary, Execute, Machine, PassOver, Raise, Replay, Stop
 from ryusen_sdk.operation import current_operation, current_pass
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Pass:
         if boundary is not None and self._forgotten is None:
             self._forgotten = boundary
 
-    def meet(self, boundary: Boundary) -> Replay | Raise | Execute:
+    def meet(self, boundary: Boundary) -> Replay | PassOver | Raise | Execute:
         """What the body does at this boundary, or the stop signal."""
         if current_pass.get() is not self:
             raise MisuseError(_elsewhere(boundary))

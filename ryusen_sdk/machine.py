@@ -86,6 +86,12 @@ class Replay(NamedTuple):
     value: msgspec.Raw
 
 
+class PassOver(NamedTuple):
+    """Give the body this value as it stands: it was recorded for another kind of step, and an unwind does not stop for that."""
+
+    value: msgspec.Raw
+
+
 class Raise(NamedTuple):
     """Raise this recorded failure at the call."""
 
@@ -105,7 +111,7 @@ class Stop(NamedTuple):
     outcome: OutcomeBody
 
 
-Reaction = Replay | Raise | Execute | Stop
+Reaction = Replay | PassOver | Raise | Execute | Stop
 
 
 class Machine:
@@ -211,7 +217,9 @@ class Machine:
         if entry is None:
             return self._hidden(boundary, target.step_id)
         reaction = _replay(entry)
-        is_target = boundary.step_id == target.step_id and boundary.kind == entry.kind == "run" and not repeated
+        if boundary.kind != entry.kind and isinstance(reaction, Replay):
+            return PassOver(reaction.value)
+        is_target = boundary.step_id == target.step_id and boundary.kind == "run" and not repeated
         if not is_target or isinstance(reaction, Raise):
             return reaction
         if not boundary.has_compensator:

@@ -18,8 +18,9 @@ from ryusen_sdk.boundaries import RunStep, StepBoundary, step_failed
 from ryusen_sdk.errors import MisuseError
 from ryusen_sdk.event import Event, EventPayload
 from ryusen_sdk.kinds import InvokeStep, SendStep, SleepStep, SleepUntilStep, WaitStep
-from ryusen_sdk.machine import Execute, Raise, Replay
+from ryusen_sdk.machine import Execute, PassOver, Raise, Replay
 from ryusen_sdk.options import Compensate, Retry, Span
+from ryusen_sdk.recall import recalled
 
 if TYPE_CHECKING:
     from ryusen_sdk.latch import Pass
@@ -65,6 +66,8 @@ class StepCall(Coroutine[Any, Any, R]):
             return cast("R", boundary.read(reaction.value))
         if isinstance(reaction, Execute):
             return (yield from self._execute(reaction).__await__())
+        if isinstance(reaction, PassOver):
+            return cast("R", recalled(reaction.value))
         raise step_failed(boundary.step_id, cast("Raise", reaction).failure)
 
     async def _execute(self, reaction: Execute) -> R:
@@ -335,6 +338,8 @@ class SyncStep:
         match reaction:
             case Replay(value):
                 return boundary.read(value)
+            case PassOver(value):
+                return recalled(value)
             case Raise(failure):
                 raise step_failed(boundary.step_id, failure)
             case Execute():

@@ -329,6 +329,28 @@ async def test_a_gather_that_returns_exceptions_cannot_swallow_the_end_of_a_pass
     assert (await outcome(body, discovery(failed("a"), done("b", NULL))))["result"] == number(2)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_gathered_step_that_fails_keeps_none_beside_it_from_running_or_from_being_undone(grouped: bool) -> None:
+    async def undo(_: object) -> str:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "undone"
+
+    async def body(event: Event, step: Step) -> None:
+        calls = [step.run("a", charge, 1), step.run("b", charge, 2, compensate=undo)]
+        if not grouped:
+            await asyncio.gather(*calls)
+            return
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+
+    assert (await outcome(body, discovery(failed("a"))))["declaration"]["step_id"] == "b"
+    history = (failed("a"), done("b", text("ch")))
+    assert (await outcome(body, discovery(*history)))["type"] == "uncaught"
+    assert (await outcome(body, compensation("b", *history, result=text("ch"))))["result"] == text("undone")
+
+
 @pytest.mark.req("PRO-19")
 async def test_the_operation_is_the_servers() -> None:
     seen: list[Operation] = []
@@ -588,6 +610,37 @@ async def test_a_body_that_gives_up_waiting_for_a_thread_still_gets_its_result()
             await step.run("a", slow)
 
     assert (await outcome(body, forward("a")))["result"] == text("late")
+
+
+@pytest.mark.parametrize("way", ["timeout", "group", "wait_for"])
+async def test_a_body_that_gives_up_waiting_for_a_coroutine_still_gets_its_result(way: str) -> None:
+    cancelled: list[bool] = []
+
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        return "late"
+
+    async def fail() -> None:
+        await asyncio.sleep(0.005)
+        raise LookupError("beside")
+
+    async def body(event: Event, step: Step) -> None:
+        if way == "timeout":
+            async with asyncio.timeout(0.005):
+                await step.run("a", slow)
+        elif way == "wait_for":
+            await asyncio.wait_for(step.run("a", slow), 0.005)
+        else:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(step.run("a", slow))
+                group.create_task(fail())
+
+    assert (await outcome(body, forward("a")))["result"] == text("late")
+    assert cancelled == []
 
 
 async def test_a_missing_await_is_told() -> None:

@@ -408,7 +408,7 @@ async def test_a_completed_id_met_as_another_kind(name: str) -> None:
         await KINDS[name][0](step)
         return await step.run("later", lambda: "ran", compensate=lambda _: "undone")
 
-    entry = done("x", octets(b"1"), "run")
+    entry = done("x", {"type": "object", "value": {"charge": text("ch_7")}}, "run")
     blocked = await outcome(body, discovery(entry))
     assert (blocked["type"], blocked["reason"], blocked["step_id"]) == ("definition_blocked", "declaration_conflict", "x")
     assert blocked["duplicate"]["file"] == __file__

@@ -13,7 +13,7 @@ from ryusen_protocol.declarations import Declaration, RunDeclaration, TimerDecla
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import StepId
 from ryusen_protocol.invocation import StepKind
-from ryusen_sdk.machine import CallSite, Execute, Machine, Raise, Reaction, Replay, Stop
+from ryusen_sdk.machine import CallSite, Execute, Machine, PassOver, Raise, Reaction, Replay, Stop
 from tests.sdk.peer import JsonDict, compensation, discovery, done, failed, forward, text
 
 
@@ -47,6 +47,8 @@ def shown(reaction: Reaction) -> Any:
     match reaction:
         case Replay(value):
             return ("replay", json.loads(bytes(value)))
+        case PassOver(value):
+            return ("pass over", json.loads(bytes(value)))
         case Raise(failure):
             return ("raise", failure.category)
         case Execute(phase, result):
@@ -179,8 +181,14 @@ def test_compensation_passes_over_repeated_ids_and_other_kinds() -> None:
     driven = machine(compensation("b", done("a", text("A")), done("t", text("T")), done("b", text("B")), result=text("B")))
     assert shown(driven.meet(Met("a", undo=True))) == ("replay", text("A"))
     assert shown(driven.meet(Met("a", undo=True))) == ("replay", text("A"))
-    assert shown(driven.meet(Met("t", kind="timer"))) == ("replay", text("T"))
+    assert shown(driven.meet(Met("t", kind="timer"))) == ("pass over", text("T"))
     assert shown(driven.meet(Met("b", undo=True))) == ("execute", "compensation", text("B"))
+
+
+def test_a_target_met_as_another_kind_is_passed_over_too() -> None:
+    driven = machine(compensation("a", done("a", text("A")), result=text("A")))
+    assert shown(driven.meet(Met("a", kind="child", undo=True))) == ("pass over", text("A"))
+    assert wire(driven.returned(msgspec.Raw(b'{"type":"null"}'))) == NOT_MET
 
 
 def test_a_failed_step_is_never_compensated() -> None:
