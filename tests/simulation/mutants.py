@@ -57,15 +57,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "an event is acknowledged before it is durable",
         "1: an acknowledged event survives",
         f"{ENGINE}.control",
-        "        await durable.future\n        at_once =",
-        "        at_once =",
+        "        await durable.future\n        runs =",
+        "        runs =",
     ),
     _one(
         "fan-out ends after its first batch",
         "2: exactly the bindings",
         f"{ENGINE}.control",
-        "following = end_at if end_at < len(bindings) else None",
-        "following = None",
+        "more = end_at < len(bindings) or (event.workspace, event.name) in self._waited",
+        "more = False",
     ),
     _one(
         "an event is routed by what is active when its runs are made",
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{ENGINE}.runs",
         "        if isinstance(decision, Refusal):\n            return decision\n",
         "        if isinstance(decision, Refusal):\n            if decision.code == 'not_cancellable':\n"
-        "                self.submit(live, Unit((self.write(live, [], [], now_ms, new=False),)))\n            return decision\n",
+        "                self._submit(live, Decision(), (), now_ms, None, rides=False)\n            return decision\n",
     ),
     _one(
         "an operator's key is forgotten",
@@ -376,7 +376,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "an event commits without its obligation",
         "28: event and obligation together",
         f"{ENGINE}.control",
-        "            fan_out_next=0 if matched else None,\n",
+        "            fan_out_next=0 if matched or (workspace, name) in self._waited else None,\n",
         "            fan_out_next=None,\n",
     ),
     _one(
@@ -411,8 +411,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "an unreached compensator counts as run",
         "what is recorded has happened",
         "ryusen_sdk.latch",
-        "to_wire(result) if self._machine.is_discovery else NULL_RESULT",
-        "to_wire(result)",
+        "_converted(result, to_wire) if self._machine.is_discovery else NULL_RESULT",
+        "_converted(result, to_wire)",
     ),
 )
 
