@@ -236,6 +236,7 @@ async def test_a_registered_connection_that_falls_silent_is_given_up() -> None:
         again = await server.peer()
         await again.registered()
         assert any(isinstance(status, Disconnected) and "not a byte" in status.reason for status in worker.statuses)
+        peer.connection.transport.abort()  # type: ignore[attr-defined]  # or the listener would wait for its goodbye
 
 
 # Ends that the server decides.
