@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ryusen_protocol.declarations import EventWaitDeclaration
 from ryusen_protocol.ids import AttemptId
 from ryusen_server.core.agenda import wake_at_ms
+from ryusen_server.core.correlation import digest_of, shape_of
 from ryusen_server.core.records import (
     AttemptAuthorized,
     AttemptQueued,
@@ -14,7 +16,7 @@ from ryusen_server.core.records import (
     AttemptUnknown,
     Record,
 )
-from ryusen_server.core.rows import AttemptRow, RunRow
+from ryusen_server.core.rows import AttemptRow, RunRow, WaitRow
 from ryusen_server.core.state import Attempt, Run
 
 _OF_ATTEMPTS = (AttemptQueued, AttemptAuthorized, AttemptSettled, AttemptUnknown, AttemptRequeued)
@@ -52,7 +54,31 @@ def run_row(run: Run) -> RunRow:
         unwind_succeeded=unwind.get("succeeded", 0),
         unwind_failed=unwind.get("failed", 0),
         unwind_skipped=unwind.get("skipped", 0),
+        work_queued=int(has_queued_work(run)),
     )
+
+
+def has_queued_work(run: Run) -> bool:
+    """Whether the run waits for a worker to take something, at once or after its backoff. A pass that is out counts: it may come back."""
+    if run.status == "ended":
+        return False
+    if run.discovery_pass is not None:
+        return True
+    attempt = run.current_attempt()
+    return attempt is not None and attempt.state == "queued"
+
+
+def wait_row(run: Run) -> WaitRow | None:
+    """The run's registered wait, if it has one."""
+    step = run.pending_step()
+    if step is None or not isinstance(step.declaration, EventWaitDeclaration) or step.due_at_ms is None:
+        return None
+    correlation = step.declaration.correlation
+    shape = shape_of(correlation)
+    digest = digest_of(shape, correlation)
+    if digest is None:
+        raise AssertionError("a correlation holds the keys of its own shape")
+    return WaitRow(run.run_id, run.workspace, step.declaration.event_name, shape, digest, step.step_id, step.due_at_ms)
 
 
 def _attention(run: Run) -> str | None:

@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from ryusen_protocol import problems
 from ryusen_protocol.identity import event_fingerprint, run_id_for_event
-from ryusen_protocol.ids import Application, EventId, ManifestGeneration, ReleaseId, RoutingGeneration, Workspace
+from ryusen_protocol.ids import Application, EventId, FunctionId, ManifestGeneration, ReleaseId, RoutingGeneration, Workspace
 from ryusen_protocol.manifest import Publication
 from ryusen_protocol.manifests import check_publication, initial_routing_generation, manifest_generation_id
 from ryusen_protocol.problems import Problem
 from ryusen_protocol.scope import Scope
+from ryusen_server.core.children import ChildTarget
 from ryusen_server.core.commands import create_run
+from ryusen_server.core.decision import EmittedEvent
 from ryusen_server.core.evolve import begin, evolve
-from ryusen_server.core.routing import RoutingTable, activation, routing_table, run_for
+from ryusen_server.core.routing import Binding, RoutingTable, activation, manifest_content, routing_table, run_for
 from ryusen_server.core.rows import EventKeyRow, EventRow, ManifestRow, ReleaseRow
+from ryusen_server.core.state import Run
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.dispatcher import Dispatcher
+from ryusen_server.engine.matching import Matching
 from ryusen_server.engine.runs import LiveRun, Runs
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest
+from ryusen_server.engine.waited import UnderWay, WaitedNames
 from ryusen_server.engine.waiting import Waiters
 from ryusen_server.ports.store import Done, EventWrite, FanOutWrite, ManifestWrite, ReleaseWrite, StorageUnavailable, Store, Unit, Write
 from ryusen_server.ports.time import Clock, Entropy
@@ -39,7 +44,7 @@ TABLES_KEPT_MAX = 64
 
 
 class Control:
-    """Everything of a workspace that is not a run."""
+    """Everything of a workspace that is not a run. Accepts what is submitted and what runs emit (`Acceptor`)."""
 
     def __init__(
         self,
@@ -51,7 +56,17 @@ class Control:
         entropy: Entropy,
         config: EngineConfig,
         waiters: Waiters,
+        waited: WaitedNames,
+        under_way: UnderWay,
+        matching: Matching,
     ) -> None:
+        self._waited = waited
+        self._under_way = under_way
+        self._matching = matching
+        self.spawn: Callable[[str, Coroutine[Any, Any, None]], None]
+        """Runs what takes time. Set once by the engine."""
+        self._timeouts: dict[ManifestGeneration, dict[FunctionId, int | None]] = {}
+        """Of active manifests: each function with its declared run timeout."""
         self._store = store
         self._runs = runs
         self._dispatcher = dispatcher
@@ -78,6 +93,7 @@ class Control:
     async def load(self) -> None:
         """Read the heads, and begin again with whatever fan-out was under way."""
         await self._read_heads()
+        self._waited.load(await self._store.waited_names())
         after: EventId | None = None
         while page := await self._store.pending_fan_outs(after=after, limit=256):
             for event_id in page:
@@ -108,6 +124,23 @@ class Control:
         """The workspace's releases, oldest first."""
         found = [row for (scope, _), row in self._releases.items() if scope.workspace == workspace]
         return sorted(found, key=lambda row: row.position)
+
+    def child_target(self, scope: Scope, function: FunctionId) -> ChildTarget | None:
+        """A function of the application's active manifest as a step may invoke it; none if the manifest has no such function."""
+        manifest = self._active.get(scope.workspace, {}).get(scope.application)
+        if manifest is None:
+            return None
+        timeouts = self._timeouts.get(manifest.manifest_generation)
+        if timeouts is None:
+            if len(self._timeouts) >= TABLES_KEPT_MAX:
+                del self._timeouts[next(iter(self._timeouts))]
+            timeouts = {declared.id: declared.timeout_ms for declared in manifest_content(manifest).functions}
+            self._timeouts[manifest.manifest_generation] = timeouts
+        if function not in timeouts:
+            return None
+        return ChildTarget(
+            manifest.manifest_generation, self.routing_head(scope.workspace), timeouts[function], self._config.default_run_timeout_ms
+        )
 
     async def release(self, scope: Scope, release_id: ReleaseId, contract: str) -> ReleaseRow:
         """A release as its first registration recorded it, which may be this one. Raises `StorageUnavailable`."""
@@ -239,43 +272,76 @@ class Control:
     async def _accept(
         self, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], key: tuple[str, str] | None
     ) -> AcceptedEvent:
-        table = await self._table(workspace, self.routing_head(workspace))
-        while table.routing_generation != self.routing_head(workspace):
-            table = await self._table(workspace, self.routing_head(workspace))
-        bindings = table.bindings.get(name, ())
-        matched = len(bindings)
-        event = EventRow(
-            event_id=EventId(self._entropy.token("ev")),
+        event = self._event(EventId(self._entropy.token("ev")), workspace, name, payload, metadata, self._clock.now_ms())
+        key_row = None if key is None else EventKeyRow(workspace, key[0], key[1], event.event_id)
+        write = EventWrite(event, key_row, _accepted_records(event))
+        durable = self._submit(Unit((write,), rides=event.matched > 0), lambda error: self.committed(event, error))
+        event = msgspec.structs.replace(event, position=durable.position)
+        self.submitted(event)
+        at_once: tuple[Binding, ...] = ()
+        if event.matched <= self._config.fan_out_batch and (workspace, name) not in self._waited:
+            at_once = self._head_table(workspace).bindings.get(name, ())
+        await durable.future
+        runs = tuple([run_id_for_event(event.event_id, binding.application, binding.trigger_id) for binding in at_once])
+        return AcceptedEvent(event, replayed=False, run_ids=runs)
+
+    def _event(self, event_id: EventId, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], now_ms: int) -> EventRow:
+        """The row of an event that is accepted now, with how many bindings of the routing head it matches."""
+        table = self._head_table(workspace)
+        matched = len(table.bindings.get(name, ()))
+        return EventRow(
+            event_id=event_id,
             workspace=workspace,
             name=name,
             payload=payload,
             metadata=metadata,
-            received_at_ms=self._clock.now_ms(),
+            received_at_ms=now_ms,
             routing_generation=table.routing_generation,
             matched=matched,
-            fan_out_next=0 if matched else None,
+            fan_out_next=0 if matched or (workspace, name) in self._waited else None,
         )
-        key_row = None if key is None else EventKeyRow(workspace, key[0], key[1], event.event_id)
-        records = _records("event_accepted", event_id=event.event_id, name=name, matched=matched)
-        durable = self._submit(Unit((EventWrite(event, key_row, records),), rides=matched > 0))
-        if matched:
-            self._fan_out(event, table)
-        await durable.future
-        at_once = bindings if matched <= self._config.fan_out_batch else ()
-        runs = tuple([run_id_for_event(event.event_id, binding.application, binding.trigger_id) for binding in at_once])
-        return AcceptedEvent(event, replayed=False, run_ids=runs)
+
+    def accepted(self, run: Run, emitted: EmittedEvent, now_ms: int) -> EventWrite:
+        """The acceptance of an event that a run emits. Its derived id is the claim that no key has to make."""
+        event = self._event(emitted.event_id, run.workspace, emitted.name, emitted.payload, emitted.metadata, now_ms)
+        return EventWrite(event, None, _accepted_records(event))
+
+    def submitted(self, event: EventRow) -> None:
+        """The acceptance of an event is on its way to the store: its first runs share the commit."""
+        if event.fan_out_next is None:
+            return
+        self._under_way.add(event)
+        if event.matched:
+            self._fan_out(event, self._tables[event.routing_generation])
+
+    def committed(self, event: EventRow, error: StorageUnavailable | None) -> None:
+        """The acceptance of an event is durable or lost. What it has to begin with then is waits, if it starts no run."""
+        if event.matched or event.fan_out_next is None:
+            return
+        if error is None:
+            self._fan_out(event, RoutingTable(event.routing_generation, {}))
+        else:
+            self._under_way.discard(event.event_id)
 
     # fan-out
+
+    def _head_table(self, workspace: Workspace) -> RoutingTable:
+        generation = self.routing_head(workspace)
+        table = self._tables.get(generation)
+        if table is None:
+            table = self._kept(routing_table(generation, self.active_manifests(workspace)))
+        return table
 
     async def _table(self, workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
         table = self._tables.get(generation)
         if table is not None:
             return table
         if generation == self.routing_head(workspace):
-            table = routing_table(generation, self.active_manifests(workspace))
-        else:
-            table = await self._stored_table(workspace, generation)
-        self._tables[generation] = table
+            return self._head_table(workspace)
+        return self._kept(await self._stored_table(workspace, generation))
+
+    def _kept(self, table: RoutingTable) -> RoutingTable:
+        self._tables[table.routing_generation] = table
         while len(self._tables) > TABLES_KEPT_MAX:
             del self._tables[next(iter(self._tables))]
         return table
@@ -296,18 +362,25 @@ class Control:
         """Go on with an event's expansion where the store says it stands. Raises `StorageUnavailable`."""
         event = await self._store.event(event_id)
         if event is None or event.fan_out_next is None:
+            self._under_way.discard(event_id)
             return
         table = await self._table(event.workspace, event.routing_generation)
         if event_id not in self._expanding:
             self._fan_out(event, table)
 
     def _fan_out(self, event: EventRow, table: RoutingTable) -> None:
-        """Create the next batch of the event's runs; the batch after it begins when this one is durable."""
+        """Create the next batch of the event's runs; the batch after it begins when this one is durable, and behind the last the waits."""
         self._expanding.add(event.event_id)
+        self._under_way.add(event)
         bindings = table.bindings.get(event.name, ())
         begin_at = event.fan_out_next or 0
+        if begin_at >= len(bindings):
+            self.spawn("matching", self._match_waits(event, table))
+            return
         end_at = min(begin_at + self._config.fan_out_batch, len(bindings))
-        following = end_at if end_at < len(bindings) else None
+        # A wait that an event accepted by now can match is counted by now.
+        more = end_at < len(bindings) or (event.workspace, event.name) in self._waited
+        following = end_at if more else None
         now_ms = self._clock.now_ms()
         encoded = self._runs.remember_input(event)
         born: list[LiveRun] = []
@@ -330,11 +403,21 @@ class Control:
             live.run.position = position - (len(writes) - 1) + index
             self._dispatcher.offer(live)
 
+    async def _match_waits(self, event: EventRow, table: RoutingTable) -> None:
+        try:
+            await self._matching.settle_waits(event)
+            await self._submit(Unit((FanOutWrite(event.event_id, None),), rides=True)).future
+        except StorageUnavailable as error:
+            self._fanned_out(event, table, error)
+            raise
+        self._fanned_out(msgspec.structs.replace(event, fan_out_next=None), table, None)
+
     def _fanned_out(self, event: EventRow, table: RoutingTable, error: StorageUnavailable | None) -> None:
         self._expanding.discard(event.event_id)
         if error is not None:
             self._retry.add(event.event_id)
         elif event.fan_out_next is None:
+            self._under_way.discard(event.event_id)
             self._waiters.notify(event.event_id)
         else:
             self._fan_out(event, table)
@@ -355,6 +438,10 @@ def _heard(future: asyncio.Future[Any]) -> None:
     """Whoever waited may have gone away, which is no reason to report its failure as unheard."""
     if not future.cancelled():
         future.exception()
+
+
+def _accepted_records(event: EventRow) -> bytes:
+    return _records("event_accepted", event_id=event.event_id, name=event.name, matched=event.matched)
 
 
 def _records(kind: str, **fields: object) -> bytes:

@@ -1,8 +1,8 @@
 """Brings work and workers together.
 
 Holds what can run now, by (scope, function), as run ids only; what is due later waits in a heap when it is due soon, and in the store's
-wake index when it is not. What each run needs is read off the run when its turn comes, so an entry that is out of date does no harm; a run
-that has ended takes its entries along.
+wake index when it is not. Timers and timeouts that are due are settled from here, without a worker. What each run needs is read off the run
+when its turn comes, so an entry that is out of date does no harm; a run that has ended takes its entries along.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 
 from ryusen_protocol.ids import FunctionId, RunId
 from ryusen_protocol.scope import Scope
-from ryusen_server.core.agenda import Agenda, agenda
+from ryusen_server.core.agenda import Agenda, agenda, wake_at_ms
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
 from ryusen_server.core.commands.rediscover import Rediscover
+from ryusen_server.core.commands.settle_timer import TimerDue
 from ryusen_server.core.commands.start_discovery import StartDiscovery
 from ryusen_server.core.pacing import PACE_MAX_MS
 from ryusen_server.engine.config import EngineConfig
@@ -48,11 +49,13 @@ class Dispatcher:
         """Of those that wait for a worker, the ones whose pace a registration has ended."""
         self._turn = 0
         self._timers: list[tuple[int, RunId]] = []
-        self._armed_for: dict[RunId, int] = {}
-        """How many entries of the heap a run still has a use for; those of a run that is not named here are stale."""
+        self._armed_for: dict[RunId, set[int]] = {}
+        """The instants a run still has a use for; an entry of the heap that is not named here is stale."""
         self._stale = 0
         self._armed: tuple[int, Handle] | None = None
         self.leasing = True
+        self.time_out: Callable[[LiveRun], None]
+        """Called with a run whose pending wait has reached its timeout. Set once by the engine."""
 
     def offer(self, live: LiveRun) -> None:
         """Find a worker for what the run needs next, or remember that it waits."""
@@ -63,7 +66,7 @@ class Dispatcher:
             live.deadline_armed = True
             self._push(run.run_id, run.deadline.at_ms)
         need = agenda(run)
-        if need.need in ("nothing", "answer"):
+        if need.need in ("nothing", "answer", "child"):
             return
         key = (Scope(run.workspace, run.application), run.function)
         early = self._is_early(need)
@@ -72,9 +75,8 @@ class Dispatcher:
             if need.paced:
                 self._paced.setdefault(key, set()).add(run.run_id)
             return
-        if need.need == "probe":
-            self._runs.apply(live, Rediscover("probe"))
-            self.offer(live)
+        if need.need in ("probe", "timer", "event"):
+            self._alone(live, need)
             return
         instance = None
         if self.leasing and key not in self._ready:
@@ -83,6 +85,15 @@ class Dispatcher:
             self._enqueue(key, run.run_id)
             return
         self._start(live, need, instance, hurry=early)
+
+    def _alone(self, live: LiveRun, need: Agenda) -> None:
+        """What is due and takes no worker."""
+        if need.need == "event":
+            self.time_out(live)
+            return
+        step = live.run.pending_step()
+        self._runs.apply(live, Rediscover("probe") if step is None else TimerDue(step.step_id))
+        self.offer(live)
 
     def _is_early(self, need: Agenda) -> bool:
         """Whether a pace is over before its instant: none is that long, so the clock has gone back under it."""
@@ -96,11 +107,7 @@ class Dispatcher:
     def forget(self, live: LiveRun) -> None:
         """The run has ended: it waits for no worker and no instant any more."""
         run_id = live.run.run_id
-        self._stale += self._armed_for.pop(run_id, 0)
-        if self._stale > STALE_MAX and self._stale * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if entry[1] in self._armed_for]
-            heapq.heapify(self._timers)
-            self._stale = 0
+        self._disarm(run_id)
         self._forget_pace(live)
         self._hurried.discard(run_id)
         key = self._queued.pop(run_id, None)
@@ -109,6 +116,23 @@ class Dispatcher:
             del queue[run_id]
             if not queue:
                 del self._ready[key]
+
+    def rest(self, live: LiveRun) -> None:
+        """The run has left the memory and waits: of its instants, only one that is near is kept here."""
+        self._disarm(live.run.run_id)
+        at_ms = wake_at_ms(live.run)
+        if at_ms is not None:
+            self.schedule(live.run.run_id, at_ms)
+
+    def _disarm(self, run_id: RunId) -> None:
+        self._stale += len(self._armed_for.pop(run_id, ()))
+        if self._stale > STALE_MAX and self._stale * 2 > len(self._timers):
+            self._timers = [entry for entry in set(self._timers) if self._is_armed(*entry)]
+            heapq.heapify(self._timers)
+            self._stale = 0
+
+    def _is_armed(self, at_ms: int, run_id: RunId) -> bool:
+        return at_ms in self._armed_for.get(run_id, ())
 
     def _start(self, live: LiveRun, need: Agenda, instance: Instance, *, hurry: bool) -> None:
         if need.paced:
@@ -179,8 +203,11 @@ class Dispatcher:
         self._push(run_id, at_ms)
 
     def _push(self, run_id: RunId, at_ms: int) -> None:
+        armed = self._armed_for.setdefault(run_id, set())
+        if at_ms in armed:
+            return
+        armed.add(at_ms)
         heapq.heappush(self._timers, (at_ms, run_id))
-        self._armed_for[run_id] = self._armed_for.get(run_id, 0) + 1
         if self._armed is None or at_ms < self._armed[0]:
             self._arm()
 
@@ -201,14 +228,13 @@ class Dispatcher:
             self._armed = None
         due: list[RunId] = []
         while self._timers and self._timers[0][0] <= now_ms:
-            run_id = heapq.heappop(self._timers)[1]
-            left = self._armed_for.get(run_id, 0) - 1
-            if left < 0:
+            at_ms, run_id = heapq.heappop(self._timers)
+            if not self._is_armed(at_ms, run_id):
                 self._stale -= 1
                 continue
-            if left:
-                self._armed_for[run_id] = left
-            else:
+            armed = self._armed_for[run_id]
+            armed.discard(at_ms)
+            if not armed:
                 del self._armed_for[run_id]
             due.append(run_id)
         for run_id in dict.fromkeys(due):

@@ -27,9 +27,11 @@ from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import Dispatcher
 from ryusen_server.engine.exchanges import Exchanges
+from ryusen_server.engine.families import Families
 from ryusen_server.engine.feed import Feed
 from ryusen_server.engine.fleet import Fleet
 from ryusen_server.engine.leases import Leases
+from ryusen_server.engine.matching import Matching
 from ryusen_server.engine.moving import Mover
 from ryusen_server.engine.operations import Operations
 from ryusen_server.engine.registration import Registrar
@@ -37,6 +39,7 @@ from ryusen_server.engine.runs import Runs
 from ryusen_server.engine.sessions import Sessions
 from ryusen_server.engine.sweeping import Sweeper
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, ContactView, StoppedRun, WorkerView
+from ryusen_server.engine.waited import UnderWay, WaitedNames
 from ryusen_server.engine.waiting import Waiters
 from ryusen_server.ports.store import Store
 from ryusen_server.ports.time import Clock, Entropy
@@ -56,12 +59,29 @@ class Engine:
         self._clock = clock
         self._fleet = fleet = Fleet()
         self._leases = leases = Leases(config.lease_ms, config.heartbeat_ms, config.exchange_ms)
+        waited, under_way = WaitedNames(), UnderWay()
         self._runs = runs = Runs(
-            store=store, clock=clock, entropy=entropy, waiters=self.waiters, early=config.early, in_memory_max=config.runs_in_memory
+            store=store,
+            clock=clock,
+            entropy=entropy,
+            waiters=self.waiters,
+            waited=waited,
+            early=config.early,
+            in_memory_max=config.runs_in_memory,
         )
         self._dispatcher = dispatcher = Dispatcher(runs=runs, fleet=fleet, clock=clock, config=config, wake=self._wake)
+        matching = Matching(store=store, runs=runs, dispatcher=dispatcher, under_way=under_way)
         self._control = control = Control(
-            store=store, runs=runs, dispatcher=dispatcher, clock=clock, entropy=entropy, config=config, waiters=self.waiters
+            store=store,
+            runs=runs,
+            dispatcher=dispatcher,
+            clock=clock,
+            entropy=entropy,
+            config=config,
+            waiters=self.waiters,
+            waited=waited,
+            under_way=under_way,
+            matching=matching,
         )
         self._mover = mover = Mover(
             runs=runs, fleet=fleet, leases=leases, dispatcher=dispatcher, control=control, clock=clock, config=config
@@ -69,7 +89,15 @@ class Engine:
         self._sweeper = Sweeper(store=store, mover=mover, fleet=fleet, leases=leases, dispatcher=dispatcher, clock=clock, config=config)
         self._operations = Operations(store=store, runs=runs, dispatcher=dispatcher, clock=clock)
         self._sessions = Sessions(
-            store=store, runs=runs, fleet=fleet, leases=leases, dispatcher=dispatcher, mover=mover, clock=clock, config=config
+            store=store,
+            runs=runs,
+            fleet=fleet,
+            leases=leases,
+            dispatcher=dispatcher,
+            control=control,
+            mover=mover,
+            clock=clock,
+            config=config,
         )
         self._sessions.registrar = Registrar(
             config=config,
@@ -93,7 +121,14 @@ class Engine:
         self._sessions.exchanges = exchanges
         self._entropy = entropy
         control.on_activated = exchanges.activated
+        self._families = families = Families(store=store, runs=runs, dispatcher=dispatcher)
+        matching.tasks = families.tasks = mover
+        mover.families = families
+        control.spawn = mover.spawn
+        dispatcher.time_out = matching.time_out
         runs.performer = self._sessions
+        runs.acceptor = control
+        runs.owed = families.owed
 
     def _wake(self, run_id: RunId) -> None:
         self._mover.wake(run_id)
@@ -101,10 +136,11 @@ class Engine:
     # life
 
     async def start(self) -> None:
-        """Recover: heads, everything authorized with its lease, fan-outs, then what moves and what is due soon."""
+        """Recover: heads, fan-outs, what is authorized with its lease, then what runs owe each other, what moves and what is due soon."""
         await self._control.load()
         for run_id in await self._store.authorized_runs():
             await self._mover.resume(run_id)
+        self._mover.spawn("obligations", self._families.load())
         self._sweeper.start()
 
     async def drain(self, bound_ms: int) -> None:

@@ -19,6 +19,7 @@ from ryusen_server.core.settlement import past_deadline
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import Dispatcher
+from ryusen_server.engine.families import Families
 from ryusen_server.engine.fleet import Fleet, Flight, Instance
 from ryusen_server.engine.leases import Leases
 from ryusen_server.engine.runs import LiveRun, Runs
@@ -26,6 +27,9 @@ from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.ports.time import Clock
 
 log = logging.getLogger(__name__)
+
+WAKERS_MAX = 16
+"""Runs that are loaded side by side because their moments came."""
 
 
 class Mover:
@@ -53,6 +57,11 @@ class Mover:
         """Set whenever a worker's slot becomes free."""
         self.owed: dict[RunId, list[Command]] = {}
         """Runs to be loaded again once the store answers, with the commands that were lost with their memory."""
+        self.families: Families
+        """Set once by the engine: what runs owe each other is taken up again after a fault too."""
+        self._waking: dict[RunId, None] = {}
+        """Runs to be loaded and looked at, in the order their moments came."""
+        self._wakers = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self._retrying = False
         self._stopped = False
@@ -68,9 +77,10 @@ class Mover:
     def owe(self, run_id: RunId, *commands: Command) -> None:
         """Go on with a run, and with what was to become of it, once the store answers."""
         self.owed.setdefault(run_id, []).extend(commands)
-        self._retry_soon()
+        self.retry_soon()
 
-    def _retry_soon(self) -> None:
+    def retry_soon(self) -> None:
+        """Take up again what the store could not take, in a moment."""
         if not self._retrying and not self._stopped:
             self._retrying = True
             self._clock.call_later(self._config.storage_retry_ms, lambda: self.spawn("recovery", self._retry()))
@@ -79,13 +89,14 @@ class Mover:
         self._retrying = False
         try:
             await self._control.retry_fan_outs()
+            await self.families.retry()
             for run_id in list(self.owed):
                 live = await self.resume_alone(run_id)
                 for command in self.owed.pop(run_id, ()):
                     if live is not None:
                         self.move(live, command)
         except StorageUnavailable:
-            self._retry_soon()
+            self.retry_soon()
 
     def apply(self, live: LiveRun, command: Command) -> None:
         self._runs.apply(live, command)
@@ -119,12 +130,30 @@ class Mover:
         """A run's moment has come, or a worker is free for it."""
         live = self._runs.get(run_id)
         if live is None:
-            self.spawn("wake", self._load_and_look(run_id))
+            self._waking[run_id] = None
+            if self._wakers < WAKERS_MAX:
+                self._wakers += 1
+                self.spawn("wake", self._wake_all())
             return
         try:
             self._look(live)
         except Exception:  # one run's defect must not keep the others from their timers
             log.exception("run %s could not be woken", run_id)
+
+    async def _wake_all(self) -> None:
+        """One of a few: however many moments come together, few runs are being loaded."""
+        try:
+            while self._waking:
+                run_id = next(iter(self._waking))
+                del self._waking[run_id]
+                try:
+                    await self._load_and_look(run_id)
+                except StorageUnavailable as error:
+                    log.warning("a wake of run %s waits for the database: %s", run_id, error.reason)
+                except Exception:  # one run's defect must not keep the others from their moments
+                    log.exception("run %s could not be woken", run_id)
+        finally:
+            self._wakers -= 1
 
     async def _load_and_look(self, run_id: RunId) -> None:
         try:
@@ -195,6 +224,6 @@ class Mover:
             await work
         except StorageUnavailable as error:
             log.warning("%s waits for the database: %s", what, error.reason)
-            self._retry_soon()
+            self.retry_soon()
         except Exception:
             log.exception("%s failed", what)

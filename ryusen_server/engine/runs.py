@@ -15,16 +15,29 @@ from typing import Protocol
 import msgspec
 
 from ryusen_protocol.ids import AttemptId, EventId, RunId
+from ryusen_protocol.invocation import HistoryBase
+from ryusen_server.core.agenda import agenda
 from ryusen_server.core.decide import Command, decide
-from ryusen_server.core.decision import Decision, Entropy, Moment, Refusal, SendAttempt, SendDiscovery
-from ryusen_server.core.evolve import annotate, encode_records, evolve, fold
-from ryusen_server.core.invocation import attempt_frame, discovery_frame, event_input, run_head
-from ryusen_server.core.projection import attempt_row, run_row, touched_attempts
+from ryusen_server.core.decision import (
+    Birth,
+    Decision,
+    EmittedEvent,
+    Entropy,
+    Moment,
+    Obligation,
+    Refusal,
+    SendAttempt,
+    SendDiscovery,
+)
+from ryusen_server.core.evolve import annotate, begin, encode_records, evolve, fold
+from ryusen_server.core.invocation import Shared, attempt_frame, child_input, discovery_frame, event_input, held_after, run_head
+from ryusen_server.core.projection import attempt_row, run_row, touched_attempts, wait_row
 from ryusen_server.core.records import Record
-from ryusen_server.core.rows import EventRow, RunRow
+from ryusen_server.core.rows import EventRow, RunRow, WaitRow
 from ryusen_server.core.state import Attempt, Run
+from ryusen_server.engine.waited import WaitedNames
 from ryusen_server.engine.waiting import EndedRun, Waiters
-from ryusen_server.ports.store import RunWrite, StorageUnavailable, Store, Unit, Write
+from ryusen_server.ports.store import EventWrite, ObligationWrite, RunWrite, StorageUnavailable, Store, Unit, Write
 from ryusen_server.ports.time import Clock
 
 log = logging.getLogger(__name__)
@@ -39,6 +52,8 @@ class LiveRun(msgspec.Struct, eq=False):
     run: Run
     encoded_input: bytes
     row: RunRow | None
+    wait: WaitRow | None = None
+    """The wait that the store holds of it."""
     head: bytes | None = None
     uncommitted: int = 0
     followers: list[Settled] = []
@@ -48,16 +63,19 @@ class LiveRun(msgspec.Struct, eq=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A frame an effect came to, for one worker session."""
+    """A frame an effect came to, for one worker session, and what its worker holds of the run's history once it has it."""
 
     effect: SendDiscovery | SendAttempt
     frame: bytes
+    held: HistoryBase
 
 
 class Performer(Protocol):
     """Who carries effects out: told when one is decided, when it may leave, and when it may not."""
 
-    def decided(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> None: ...
+    def decided(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> HistoryBase | None:
+        """Returns what the worker holds of the run's history, for the invocation to build on."""
+        ...
 
     def send(self, live: LiveRun, outgoing: Outgoing) -> None: ...
 
@@ -68,6 +86,22 @@ class Performer(Protocol):
     def run_dropped(self, live: LiveRun) -> None: ...
 
     def run_ended(self, live: LiveRun) -> None: ...
+
+    def run_born(self, live: LiveRun) -> None: ...
+
+    def run_rests(self, live: LiveRun) -> None:
+        """It has left the memory, and waits for an instant or for others."""
+        ...
+
+
+class Acceptor(Protocol):
+    """Who accepts the events that runs emit: asked for the row when one is decided, told when it is submitted, and what became of it."""
+
+    def accepted(self, run: Run, emitted: EmittedEvent, now_ms: int) -> EventWrite: ...
+
+    def submitted(self, event: EventRow) -> None: ...
+
+    def committed(self, event: EventRow, error: StorageUnavailable | None) -> None: ...
 
 
 class Runs:
@@ -80,6 +114,7 @@ class Runs:
         clock: Clock,
         entropy: Entropy,
         waiters: Waiters,
+        waited: WaitedNames,
         early: bool,
         in_memory_max: int,
     ) -> None:
@@ -87,6 +122,7 @@ class Runs:
         self._clock = clock
         self._entropy = entropy
         self._waiters = waiters
+        self._waited = waited
         self._early = early
         self._in_memory_max = in_memory_max
         self._live: dict[RunId, LiveRun] = {}
@@ -94,7 +130,12 @@ class Runs:
         self._awaited: dict[RunId, int] = {}
         """Runs whose loaders have not been resumed yet: only what is in memory may be changed, so they stay there until then."""
         self._inputs: dict[EventId, bytes] = {}
+        self._resting: dict[RunId, None] = {}
+        """Runs in memory that wait for an instant or for others, the ones at rest for longest first."""
         self.performer: Performer
+        self.acceptor: Acceptor
+        self.owed: Callable[[Obligation, Run], None]
+        """Told of each obligation once it is durable, with the run whose decision made it."""
 
     def get(self, run_id: RunId) -> LiveRun | None:
         """The run, if it is in memory."""
@@ -132,10 +173,13 @@ class Runs:
             if event is None:
                 raise AssertionError(f"run {run_id} names an event the store does not hold")
             encoded = self.remember_input(event)
+        if run.parent is not None:
+            encoded = child_input(run)
         live = self._live.get(run_id)
         if live is None:
-            live = LiveRun(run, encoded or b"null", run_row(run))
+            live = LiveRun(run, encoded or b"null", run_row(run), wait_row(run))
             self._keep(live)
+            self._rest(live)
         return live
 
     async def stop(self) -> None:
@@ -172,6 +216,26 @@ class Runs:
             if live is kept or run_id in self._awaited or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
 
+    def _rest(self, live: LiveRun) -> None:
+        """Let a run that waits for an instant or for others go from memory when enough others have come to wait after it."""
+        if live.uncommitted or live.dropped or agenda(live.run).need not in RESTING:
+            return
+        run_id = live.run.run_id
+        self._resting.pop(run_id, None)
+        self._resting[run_id] = None
+        if len(self._resting) > RESTING_MAX:
+            self._let_go(next(iter(self._resting)))
+
+    def _let_go(self, run_id: RunId) -> None:
+        del self._resting[run_id]
+        if run_id in self._awaited:
+            self._resting[run_id] = None
+            return
+        live = self._live.get(run_id)
+        if live is not None and live.uncommitted == 0 and agenda(live.run).need in RESTING:
+            del self._live[run_id]
+            self.performer.run_rests(live)
+
     def apply(
         self,
         live: LiveRun,
@@ -193,8 +257,7 @@ class Runs:
         touched = self._evolve(live, decision.records, now_ms) if decision.records else []
         outgoing = [self._outgoing(live, effect) for effect in decision.effects]
         if decision.records:
-            write = self.write(live, decision.records, touched, now_ms, new=False)
-            self.submit(live, Unit((write,) if beside is None else (write, beside(decision)), rides=rides))
+            self._submit(live, decision, touched, now_ms, None if beside is None else beside(decision), rides=rides)
         if outgoing:
             self._let_out(live, outgoing)
         if then is not None:
@@ -218,15 +281,16 @@ class Runs:
         return touched
 
     def _outgoing(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> Outgoing:
-        self.performer.decided(live, effect)
-        return Outgoing(effect, self._frame(live, effect))
+        base = self.performer.decided(live, effect)
+        return Outgoing(effect, self._frame(live, effect, base), held_after(live.run))
 
-    def _frame(self, live: LiveRun, effect: SendDiscovery | SendAttempt) -> bytes:
+    def _frame(self, live: LiveRun, effect: SendDiscovery | SendAttempt, base: HistoryBase | None) -> bytes:
         if live.head is None:
-            live.head = run_head(live.run, live.encoded_input)
+            live.head = run_head(live.run)
+        shared = Shared(live.head, live.encoded_input)
         if isinstance(effect, SendDiscovery):
-            return discovery_frame(live.run, live.head, effect.request_id)
-        return attempt_frame(live.run, live.head, effect.attempt_id, effect.request_id)
+            return discovery_frame(live.run, shared, effect.request_id, base)
+        return attempt_frame(live.run, shared, effect.attempt_id, effect.request_id, base)
 
     def _let_out(self, live: LiveRun, outgoing: list[Outgoing]) -> None:
         waiting: list[Outgoing] = []
@@ -250,7 +314,11 @@ class Runs:
         run = live.run
         row = run_row(run)
         changed = row != live.row
+        unknown_moved = run.parent is not None and (row.attention == "unknown") != (
+            live.row is not None and live.row.attention == "unknown"
+        )
         live.row = row
+        before, live.wait = live.wait, wait_row(run)
         return RunWrite(
             run_id=run.run_id,
             workspace=run.workspace,
@@ -260,13 +328,62 @@ class Runs:
             new_run=new,
             run=row if changed else None,
             attempts=tuple([attempt_row(run, run.attempts[attempt_id]) for attempt_id in touched]),
+            wait=live.wait if before is None else None,
+            wait_over=before is not None and live.wait is None,
+            unknown_moved=unknown_moved,
         )
 
-    def submit(self, live: LiveRun, unit: Unit) -> None:
-        """Submit a transaction of this run."""
+    def _submit(  # noqa: C901  # a callback with one question for each of what may be beside the run
+        self, live: LiveRun, decision: Decision, touched: Sequence[AttemptId], now_ms: int, beside: Write | None, *, rides: bool
+    ) -> None:
+        """Submit a decision on the run, and whatever commits with it, as one transaction."""
+        self._resting.pop(live.run.run_id, None)
+        before = live.wait
+        write = self.write(live, decision.records, touched, now_ms, new=False)
+        writes: list[Write] = [write]
+        child = None if decision.birth is None else self._bear(decision.birth, now_ms, writes)
+        event = None if decision.emitted is None else self._emit(live.run, decision.emitted, now_ms, writes)
+        writes += [ObligationWrite(obligation) for obligation in decision.obligations]
+        if beside is not None:
+            writes.append(beside)
         live.uncommitted += 1
         ended = live.run.status == "ended"
-        live.run.position = self._store.submit(unit, lambda error: self.committed(live, error, ended=ended))
+        if live.wait is not None and before is None:
+            self._waited.begin((live.wait.workspace, live.wait.event_name))
+        waited = live.wait or before
+
+        def done(error: StorageUnavailable | None) -> None:
+            if waited is not None and (write.wait_over if error is None else write.wait is not None):
+                self._waited.end((waited.workspace, waited.event_name))
+            self.committed(live, error, ended=ended)
+            if child is not None:
+                self.committed(child, error, ended=False)
+            if event is not None:
+                self.acceptor.committed(event, error)
+            if error is None:
+                for obligation in decision.obligations:
+                    self.owed(obligation, live.run)
+
+        position = self._store.submit(Unit(tuple(writes), rides=rides), done)
+        live.run.position = first = position - len(writes) + 1
+        if child is not None:
+            child.run.position = first + 1
+            self.performer.run_born(child)
+        if event is not None:
+            event = msgspec.structs.replace(event, position=first + 1)  # the callback means this one too
+            self.acceptor.submitted(event)
+
+    def _bear(self, birth: Birth, now_ms: int, writes: list[Write]) -> LiveRun:
+        run = evolve(begin(birth.created, now_ms), birth.records, now_ms, 0)
+        child = self.begin(run, child_input(run))
+        child.uncommitted += 1
+        writes.append(self.write(child, list(birth.records), (), now_ms, new=True))
+        return child
+
+    def _emit(self, run: Run, emitted: EmittedEvent, now_ms: int, writes: list[Write]) -> EventRow:
+        accepted = self.acceptor.accepted(run, emitted, now_ms)
+        writes.append(accepted)
+        return accepted.event
 
     def committed(self, live: LiveRun, error: StorageUnavailable | None, *, ended: bool) -> None:
         """One transaction of the run is durable, or lost."""
@@ -286,6 +403,8 @@ class Runs:
             if ended and live.uncommitted == 0 and self._live.get(live.run.run_id) is live:
                 del self._live[live.run.run_id]
                 self.performer.run_ended(live)
+            elif not ended:
+                self._rest(live)
 
     def when_durable(self, live: LiveRun, follower: Settled) -> None:
         """Tell the follower once everything decided on the run so far is durable or lost."""
@@ -315,6 +434,12 @@ INPUTS_KEPT_MAX = 256
 """Encoded event inputs kept beside the runs that hold theirs."""
 
 EVICTION_BATCH = 64
+
+RESTING: frozenset[str] = frozenset(("timer", "event", "child", "probe", "nothing"))
+"""What a run may wait for without anything of it being out at a worker, or queued for one."""
+
+RESTING_MAX = 1_000
+"""Runs at rest that stay in memory, since most waits are short; the others are loaded again when their moment comes."""
 
 
 def _is_wanted(run: Run, effect: SendDiscovery | SendAttempt) -> bool:

@@ -11,6 +11,7 @@ import logging
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
+from ryusen_protocol.declarations import ChildDeclaration, RunDeclaration
 from ryusen_protocol.frames import Disposition, OutcomeAck, Register, Registered, RegistrationRejected
 from ryusen_protocol.ids import ReleaseId, RequestId, SessionId
 from ryusen_protocol.invocation import HistoryBase
@@ -37,6 +38,7 @@ from ryusen_server.core.commands.rediscover import Rediscover
 from ryusen_server.core.decision import Refusal, SendAttempt, SendDiscovery
 from ryusen_server.core.state import Attempt, Run
 from ryusen_server.engine.config import EngineConfig
+from ryusen_server.engine.control import Control
 from ryusen_server.engine.dispatcher import Dispatcher
 from ryusen_server.engine.exchanges import Exchanges, answer_digest
 from ryusen_server.engine.fleet import Fleet, Flight, Instance, request_ids
@@ -67,6 +69,7 @@ class Sessions:
         fleet: Fleet,
         leases: Leases,
         dispatcher: Dispatcher,
+        control: Control,
         mover: Mover,
         clock: Clock,
         config: EngineConfig,
@@ -76,6 +79,7 @@ class Sessions:
         self._fleet = fleet
         self._leases = leases
         self._dispatcher = dispatcher
+        self._control = control
         self._mover = mover
         self._clock = clock
         self._config = config
@@ -175,12 +179,14 @@ class Sessions:
             self._mover.apply(live, LoseDiscovery(outcome.request_id))
             return
         assignee: AuthorizeAttempt | None = None
-        if isinstance(body, Declared) and self._config.merge and self._dispatcher.leasing:
+        declaration = body.declaration if isinstance(body, Declared) else None
+        if isinstance(declaration, RunDeclaration) and self._config.merge and self._dispatcher.leasing:
             chosen = self._fleet.choose(scope, run.function, asking=instance)
             if chosen is instance:
                 assignee = AuthorizeAttempt(instance.ref, self._config.lease_ms)
         preferred = self._fleet.preferred_release(scope, run.function)
-        command = AnswerDiscovery(outcome.request_id, body, instance.frame.release_id, preferred, assignee)
+        child = self._control.child_target(scope, declaration.function) if isinstance(declaration, ChildDeclaration) else None
+        command = AnswerDiscovery(outcome.request_id, body, instance.frame.release_id, preferred, assignee, child)
         self._mover.apply(live, command)
 
     async def _load_and_answer(self, instance: Instance, outcome: Outcome) -> None:
@@ -335,6 +341,14 @@ class Sessions:
         """A run's end is durable and it has left the memory."""
         self._fleet.forget_history(live.run.run_id)
         self._dispatcher.forget(live)
+
+    def run_born(self, live: LiveRun) -> None:
+        """A run has begun with another one's decision: it needs a worker."""
+        self._dispatcher.offer(live)
+
+    def run_rests(self, live: LiveRun) -> None:
+        """A run that waits has left the memory."""
+        self._dispatcher.rest(live)
 
 
 def _answers_discovery(body: OutcomeBody) -> bool:

@@ -171,8 +171,9 @@ class Bench:
         application: str = "shop",
         parent: str | None = None,
         timeouts: dict[str, int] | None = None,
+        functions: Iterable[str] = (),
     ) -> ActivatedManifest:
-        published = await self.try_publish(triggers, application=application, parent=parent, timeouts=timeouts)
+        published = await self.try_publish(triggers, application=application, parent=parent, timeouts=timeouts, functions=functions)
         assert isinstance(published, ActivatedManifest), published
         return published
 
@@ -183,10 +184,11 @@ class Bench:
         application: str = "shop",
         parent: str | None = None,
         timeouts: dict[str, int] | None = None,
+        functions: Iterable[str] = (),
     ) -> ActivatedManifest | Problem:
         pairs = list(triggers)
-        functions = sorted({function for _, function in pairs})
-        declared = [FunctionDeclaration(FunctionId(function), (timeouts or {}).get(function)) for function in functions]
+        named = sorted({*functions, *(function for _, function in pairs)})
+        declared = [FunctionDeclaration(FunctionId(function), (timeouts or {}).get(function)) for function in named]
         bound = [
             TriggerDeclaration(TriggerId(f"{function}/{event}/{index}"), event, FunctionId(function))
             for index, (event, function) in enumerate(pairs)
@@ -195,8 +197,8 @@ class Bench:
         publication = manifests.sdk_publication(declared, bound, expected)
         return await self.engine.publish(Scope(DEFAULT, application), publication)  # type: ignore[arg-type]  # ids are text
 
-    async def submit(self, name: str = "go", *, key: str | None = None, payload: bytes = b"{}") -> AcceptedEvent:
-        accepted = await self.engine.submit_event(DEFAULT, name=name, payload=payload, metadata={}, key=key)
+    async def submit(self, name: str = "go", *, key: str | None = None, payload: bytes = b"{}", **metadata: str) -> AcceptedEvent:
+        accepted = await self.engine.submit_event(DEFAULT, name=name, payload=payload, metadata=metadata, key=key)
         assert isinstance(accepted, AcceptedEvent), accepted
         return accepted
 

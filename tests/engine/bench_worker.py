@@ -10,7 +10,16 @@ import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import decode_server_frame
-from ryusen_protocol.declarations import CompensationPolicy, RetryPolicy, RunDeclaration
+from ryusen_protocol.declarations import (
+    ChildDeclaration,
+    CompensationPolicy,
+    Declaration,
+    EmissionDeclaration,
+    EventWaitDeclaration,
+    RetryPolicy,
+    RunDeclaration,
+    TimerDeclaration,
+)
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.frames import (
     HISTORY_DELTA,
@@ -71,25 +80,54 @@ class Step(msgspec.Struct):
     timeout_ms: int | None = None
     handled: bool = False
 
+    @property
+    def declaration(self) -> RunDeclaration:
+        return RunDeclaration(
+            StepId(self.step_id),
+            has_compensation=self.undo is not None,
+            retry=self.retry,
+            attempt_timeout_ms=self.timeout_ms,
+            compensation=None if self.undo is None else CompensationPolicy(self.undo_retry),
+        )
 
-def body(*steps: Step, fails: ErrorRecord | None = None, answer: Value = "done") -> Answer:
+
+class Wait(msgspec.Struct):
+    """A step of another kind: it has no callback, and its outcome comes from the server."""
+
+    declaration: Declaration
+    handled: bool = False
+
+    @property
+    def step_id(self) -> str:
+        return self.declaration.step_id
+
+
+def sleep(step_id: str, delay_ms: int) -> Wait:
+    return Wait(TimerDeclaration(StepId(step_id), delay_ms=str(delay_ms)))
+
+
+def wait_for(step_id: str, event_name: str, timeout_ms: int, *, handled: bool = False, **correlation: str) -> Wait:
+    return Wait(EventWaitDeclaration(StepId(step_id), event_name, correlation, str(timeout_ms)), handled)
+
+
+def invoke(step_id: str, function: str, *, given: Value = None, timeout_ms: int | None = None, handled: bool = False) -> Wait:
+    timeout = None if timeout_ms is None else str(timeout_ms)
+    return Wait(ChildDeclaration(StepId(step_id), FunctionId(function), value(given), timeout), handled)
+
+
+def emit(step_id: str, event_name: str, payload: bytes = b"{}", **metadata: str) -> Wait:
+    return Wait(EmissionDeclaration(StepId(step_id), event_name, value(payload), metadata))
+
+
+def body(*steps: Step | Wait, fails: ErrorRecord | None = None, answer: Value = "done") -> Answer:
     """A function of these steps in order, as an SDK would answer for it."""
-    known = {step.step_id: step for step in steps}
+    known = {step.step_id: step for step in steps if isinstance(step, Step)}
 
     def discovery(invocation: Invocation) -> OutcomeBody:
         outcomes = {entry.step_id: entry.outcome for entry in invocation.history.steps}
         for step in steps:
             if step.step_id not in outcomes:
-                compensation = None if step.undo is None else CompensationPolicy(step.undo_retry)
-                return Declared(
-                    RunDeclaration(
-                        StepId(step.step_id),
-                        has_compensation=step.undo is not None,
-                        retry=step.retry,
-                        attempt_timeout_ms=step.timeout_ms,
-                        compensation=compensation,
-                    )
-                )
+                return Declared(step.declaration)
             failure = outcomes[step.step_id].failure
             if isinstance(failure, ErrorRecord) and not step.handled:
                 return Uncaught(error(failure.message, category="StepFailed", retryable=False))
