@@ -14,16 +14,24 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ryusen_cli.exits import CliError, Exit, exit_of, usage
-from ryusen_protocol.client import ApiProblem, CommandRefused, Request, UnreadableAnswer
+from ryusen_protocol.client import ApiProblem, CommandRefused, Request, UnreadableAnswer, parse
+from ryusen_protocol.sse import StreamBroken, StreamParser
 from ryusen_protocol.words import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ryusen_protocol.client import StreamRequest
     from ryusen_protocol.operator import RefusalEnvelope
+    from ryusen_protocol.sse import StreamEvent
 
 T = TypeVar("T")
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
+SILENCE_S: Final = 35.0
+"""A stream that is silent for several heartbeats is lost."""
+STREAM_READ_BYTES: Final = 65_536
 RESENDS: Final = 3
 RESEND_PAUSE_S: Final = 0.3
 _TELLS_NOTHING: Final = frozenset(
@@ -99,11 +107,14 @@ class Connection:
         reused = self._open is not None
         try:
             return self._send(request, answer_s)
-        except AnswerLost:
+        except AnswerLost as lost:
             # An idle connection may have been closed under us; the same request on a fresh one is safe, as all here are.
             if not reused:
                 raise
-            return self._send(request, answer_s)
+            try:
+                return self._send(request, answer_s)
+            except NeverLeft:
+                raise lost from None  # the first one went out, whatever is known of the second
 
     def _send(self, request: Request[T], answer_s: float) -> tuple[int, bytes]:
         connection = self._connected()
@@ -122,14 +133,36 @@ class Connection:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._open is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._host, self._port, timeout=CONNECT_S)
-            try:
-                connection.connect()
-            except (OSError, http.client.HTTPException) as error:
-                raise NeverLeft(_cause(error)) from error
-            self._open = connection
+            self._open = self._connect()
         return self._open
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            raise NeverLeft(_cause(error)) from error
+        return connection
+
+    def stream(self, request: StreamRequest) -> Iterator[StreamEvent]:
+        """The events of a stream on a connection of its own, until the server ends it. Raises `NeverLeft`, `AnswerLost` or a `CliError`."""
+        connection = self._connect()
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(SILENCE_S)
+            try:
+                connection.request("GET", self._prefix + request.target, headers=request.headers)
+                answer = connection.getresponse()
+                if answer.status != 200:
+                    raise _stream_refused(answer.status, answer.read())
+                parser = StreamParser()
+                while received := answer.read1(STREAM_READ_BYTES):
+                    yield from parser.feed(received)
+            except (OSError, http.client.HTTPException, StreamBroken) as error:
+                raise AnswerLost(_cause(error)) from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Drop the connection; the next request opens another."""
@@ -183,6 +216,16 @@ def _read(request: Request[T], status: int, body: bytes, *, mutation: bool) -> R
         if mutation:
             raise
         raise CliError(printable(str(error)), hint="check --url: another program may answer there") from error
+
+
+def _stream_refused(status: int, body: bytes) -> CliError:
+    try:
+        parse(status, body, object)
+    except ApiProblem as problem:
+        return refused(problem, mutation=False)
+    except UnreadableAnswer as error:
+        return CliError(printable(str(error)), hint="check --url: another program may answer there")
+    raise AssertionError("a refusal has no 2xx status")
 
 
 def _parts(url: str) -> tuple[bool, str, int | None, str]:

@@ -121,6 +121,19 @@ class ResolveRequest(Request[Acknowledgement], frozen=True, kw_only=True):
         return parse(status, body, self.answers)
 
 
+class StreamRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request whose answer goes on: server-sent events, to be read with `ryusen_protocol.sse`."""
+
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: dict[str, str] = {}
+
+    @property
+    def target(self) -> str:
+        """Path and query, to be appended to the server's base URL as it is."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
 def parse(status: int, body: bytes, answers: type[T]) -> T:
     """A 2xx body as `answers`. Raises `ApiProblem` for a problem document, `UnreadableAnswer` for anything else."""
     if not 200 <= status < 300:
@@ -236,6 +249,11 @@ class Api:
         """Committed transactions of a run in commit order, those after position `after`."""
         query = _present(after=after, limit=limit)
         return self._get(f"{self._run(run_id)}/history", Page[HistoryEntryDocument], query)
+
+    def stream(self, *, after: int | None = None) -> StreamRequest:
+        """The changes of the workspace behind position `after`, or from now on; events of `ryusen_protocol.changes`."""
+        headers = {**self._headers, "accept": "text/event-stream"}
+        return StreamRequest(path=f"{self._root}/stream", query=_present(after=after), headers=headers)
 
     def cancel(self, run_id: str) -> Request[CancelReceipt]:
         """Ask a run to stop. Safe to send again."""

@@ -12,11 +12,11 @@ from ryusen_cli.options import Client, CursorOption, LimitOption, TimeoutOption,
 from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
+    from ryusen_cli.views.history import Teller
     from ryusen_protocol.api import RunDetail
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 
-_FOLLOW_S: Final = 0.2
 _PAUSE_S: Final = 0.02
 _POLL_MS: Final = 60_000
 _CHOICES: Final = {
@@ -93,15 +93,58 @@ def history(
 
 
 @client_command
-def tail(client: Client, run: RunArgument) -> None:
-    """Follow a run's history until it has ended; with --json one transaction a line."""
-    import msgspec
+def tail(
+    client: Client,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id; without one, everything of the workspace.")] = None,
+    after: Annotated[int | None, typer.Option("--after", metavar="POSITION", help="Only what was committed after this position.")] = None,
+) -> None:
+    """Follow what commits, over restarts of the server: a run until it has ended, or the workspace; with --json a document a line."""
+    from ryusen_protocol.changes import Change, Resync
 
+    if run is not None:
+        _tail_run(client, run, after)
+        return
+    from ryusen_cli.following import follow
+    from ryusen_cli.views.change import change_line, encoded
+
+    for told in follow(client, after):
+        if isinstance(told, Resync):
+            look = client.typed("runs", "ls")
+            client.output.warn(f"changes up to position {told.position} are not told ({told.reason}); look with: {look}")
+        elif isinstance(told, Change):
+            if client.output.json:
+                client.output.record(encoded(told))
+            else:
+                client.output.line(*change_line(told))
+
+
+def _tail_run(client: Client, run: str, after: int | None) -> None:
+    """The run's history, read again whenever the stream says that there is more of it."""
+    from ryusen_cli.following import comes_back, follow
     from ryusen_cli.views.history import Teller
+    from ryusen_protocol.changes import Change
 
     teller = Teller(client.output)
-    after: int | None = None
-    while not teller.ended:
+    after = _tell_history(client, teller, run, after)
+    if teller.ended:
+        return
+    for told in follow(client, begun=True):
+        if isinstance(told, Change) and not any(record.run_id == run for record in told.records):
+            continue
+        try:
+            after = _tell_history(client, teller, run, after)
+        except CliError as error:
+            if not comes_back(error):
+                raise
+        if teller.ended:
+            return
+
+
+def _tell_history(client: Client, teller: Teller, run: str, after: int | None) -> int | None:
+    """Print what was committed after a position; the position that it ends at."""
+    import msgspec
+
+    while True:
         page = client.ask(client.api.history(run, after=after)).document
         for entry in page.items:
             lines = teller.tell(entry)
@@ -110,18 +153,28 @@ def tail(client: Client, run: RunArgument) -> None:
             else:
                 client.output.lines(lines)
             after = entry.position
-        if not page.items and not teller.ended:
-            time.sleep(_FOLLOW_S)
+        if page.next_cursor is None:
+            return after
 
 
 @client_command
 def wait(client: Client, run: RunArgument, timeout: TimeoutOption = None) -> None:
     """Wait until a run has ended. Ends with 6 if it did not succeed, 7 if the time is over first."""
+    from ryusen_cli.following import Patience, ask_until, comes_back
+
     limit_ms = None if timeout is None else span_ms(timeout, "--timeout")
     deadline = None if limit_ms is None else time.monotonic() + limit_ms / 1_000
+    client.ask(client.api.get_run(run))  # a server or a run that is not there is told at once
+    patience = Patience(client, deadline)
     while True:
         left_ms = _POLL_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1_000))
-        reply = client.ask(client.api.get_run(run, wait_ms=left_ms), wait_ms=min(left_ms, _POLL_MS))
+        request = client.api.get_run(run, wait_ms=left_ms)
+        try:
+            reply = ask_until(client, request, wait_ms=min(left_ms, _POLL_MS), patience=patience)
+        except CliError as error:
+            if deadline is None or not comes_back(error):
+                raise
+            raise CliError(f"the time is over, and the server is away: {error.message}", exit_code=Exit.TIMED_OUT) from error
         detail = reply.document
         if detail.status == "ended" or (deadline is not None and time.monotonic() >= deadline):
             break

@@ -15,7 +15,9 @@ from ryusen_cli.settings import span_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ryusen_cli.connection import Reply
     from ryusen_protocol.api import EventDetail, EventReceipt, EventRun
+    from ryusen_protocol.client import Request
 
 _WAIT_MS: Final = 30_000
 _PAUSE_S: Final = 0.05
@@ -51,12 +53,7 @@ def send(
     idle = _without_worker(client, name)
     if idle and wait:
         _warn_idle(client, idle)
-    reply = client.connection.change(
-        request,
-        wait_ms=limit_ms if wait else 0,
-        repeat=f"send the same again with --key {shlex.quote(idempotency_key)}; it is accepted once, whatever happened",
-        key=idempotency_key,
-    )
+    reply = _submit(client, request, idempotency_key, wait_ms=limit_ms if wait else 0, deadline=deadline if wait else None)
     receipt = reply.document
     if receipt.matched == 0:
         client.output.warn(f"no trigger matches {name!r}, so nothing runs; `ryusen functions ls` shows what starts what")
@@ -71,15 +68,46 @@ def send(
     _finish(client, receipt, reply.text, deadline)
 
 
+def _submit(client: Client, request: Request[EventReceipt], key: str, *, wait_ms: int, deadline: float | None) -> Reply[EventReceipt]:
+    """The acknowledgement. Who waits has patience with a server that goes away meanwhile: the key makes a repeat the same event."""
+    from ryusen_cli.following import Patience
+
+    patience = None if deadline is None else Patience(client, deadline)
+    lost: CliError | None = None
+    while True:
+        try:
+            return client.connection.change(
+                request,
+                wait_ms=wait_ms,
+                repeat=f"send the same again with --key {shlex.quote(key)}; it is accepted once, whatever happened",
+                key=key,
+            )
+        except CliError as error:
+            if error.exit_code is Exit.NOT_KNOWN:
+                lost = lost or error
+            if lost is None or error.exit_code not in (Exit.NOT_KNOWN, Exit.UNREACHABLE):
+                raise
+            if patience is None or not patience.wait("no answer came"):
+                raise lost from error
+
+
 def _finish(client: Client, receipt: EventReceipt, text: bytes, deadline: float) -> None:
     """Waits on for what one long poll did not bring, then prints and ends as the runs did."""
     import msgspec
 
+    from ryusen_cli.following import Patience, ask_until, comes_back
+
+    patience = Patience(client, deadline)
     answer: EventReceipt | EventDetail = receipt
     runs = [] if receipt.runs is msgspec.UNSET else receipt.runs
     while not _all_ended(answer, runs) and (left_ms := int((deadline - time.monotonic()) * 1_000)) > 0:
         asked_at = time.monotonic()
-        reply = client.ask(client.api.get_event(receipt.event_id, wait_ms=left_ms), wait_ms=left_ms)
+        try:
+            reply = ask_until(client, client.api.get_event(receipt.event_id, wait_ms=left_ms), wait_ms=left_ms, patience=patience)
+        except CliError as error:
+            if not comes_back(error):
+                raise
+            break  # the server is not back in time: the event is accepted, and what became of it is not known yet
         # A server that does not hold the answer must not be asked without a pause.
         time.sleep(max(0.0, _PAUSE_S - (time.monotonic() - asked_at)))
         answer, text = reply.document, reply.text

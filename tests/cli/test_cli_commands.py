@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ryusen_protocol.sse import encode_event
 from tests.cli.told import COMMAND, ROOT, Answer, problem, ryusen, told
 
 
@@ -217,18 +218,21 @@ def history(*records: dict[str, Any], position: int) -> dict[str, Any]:
 def test_tail_follows_the_history_to_the_end_of_the_run() -> None:
     created = {"kind": "run_created", "run_id": "r", "application": "shop", "function": "fulfil", "event_id": "ev"}
     last = {"kind": "run_ended", "recovery": "fully_compensated", "recovery_reason": None}
-    pages = [
-        [history(created, position=3)],
-        [],
-        [history({"kind": "of_the_future", "x": "\x1b[2J"}, position=5), history(last, position=9)],
-    ]
+    pages = {
+        "": [history(created, position=3)],
+        "after=3": [history({"kind": "of_the_future", "x": "\x1b[2J"}, position=5), history(last, position=9)],
+    }
+    stream = encode_event("heartbeat", b'{"position":3}') + encode_event("change", b'{"position":4,"at_ms":1,"records":[]}', 4)
 
     def answer(_method: str, path: str, _body: Any) -> Answer:
-        return 200, {"items": pages[min(len(server.asked), len(pages)) - 1], "next_cursor": None}
+        path, _, query = path.partition("?")
+        return (200, stream) if path.endswith("/stream") else (200, {"items": pages[query], "next_cursor": None})
 
     with told(answer) as server:
         lines = ryusen("runs", "tail", "r", "--json", "--url", server.url)
-        assert [path.partition("?")[2] for _, path, _ in server.asked] == ["", "after=3", "after=3"]
+        assert [path.partition("/runs/r/")[2] or path for _, path, _ in server.asked] == [
+            "history", "/v1/workspaces/default/stream", "history?after=3",
+        ]  # fmt: skip
         server.asked.clear()
         text = ryusen("runs", "tail", "r", "--url", server.url)
     assert lines.returncode == text.returncode == 0
