@@ -77,7 +77,9 @@ class Registry:
 
     def of(self, call: object) -> Function:
         """The function that this is the code of. Raises `MisuseError` unless it is registered under exactly one id."""
-        found = [function for function in self.functions() if _is_same(function.call, call)]
+        functions = self.functions()
+        found = [function for function in functions if _is_same(function.call, call)]
+        found = found or [function for function in functions if _is_executed_again(function.call, call)]
         name = getattr(call, "__qualname__", None) or repr(call)[:80]
         if not found:
             raise MisuseError(f"{name} is no function of this application; register it with @app.function(), or name the id of one")
@@ -221,6 +223,14 @@ def _is_same(registered: object, call: object) -> bool:
     if registered is call or (inspect.ismethod(call) and registered == call):
         return True
     return callable(call) and callable(registered) and inspect.unwrap(call) is inspect.unwrap(registered) and not inspect.ismethod(call)
+
+
+def _is_executed_again(registered: object, call: object) -> bool:
+    """A file that is both run and imported makes each of its functions twice; the registry knows the newer ones."""
+    if not (inspect.isfunction(registered) and inspect.isfunction(call)):
+        return False
+    places = {(code.co_filename, code.co_firstlineno, code.co_qualname) for code in (registered.__code__, call.__code__)}
+    return len(places) == 1 and call.__closure__ is None
 
 
 # `Event[T]`.

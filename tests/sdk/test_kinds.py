@@ -337,6 +337,43 @@ async def test_a_function_stands_for_its_id_and_says_what_it_takes(call: str) ->
     assert "timeout_ms" not in declaration
 
 
+async def test_a_function_of_a_file_that_was_executed_twice_stands_for_its_id_still() -> None:
+    app = Ryusen("shop")
+    source = "async def pack(event, step): ...\n"
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for module in (first, second):
+        exec(compile(source, "shop.py", "exec"), module)
+        app.function(id="pack-box")(module["pack"])
+
+    @app.function()
+    async def fulfil(event: Event, step: Step) -> None:
+        await step.invoke("x", first["pack"], None)
+
+    assert (await outcome_of(app, discovery()))["declaration"]["function"] == "pack-box"
+
+
+async def test_functions_that_one_factory_made_are_told_apart() -> None:
+    app = Ryusen("shop")
+
+    def made(name: str) -> Any:
+        async def body(event: Event, step: Step) -> str:
+            return name
+
+        return body
+
+    one, two, none = made("one"), made("two"), made("none")
+    app.function(id="one")(one)
+    app.function(id="two")(two)
+
+    @app.function()
+    async def fulfil(event: Event, step: Step) -> None:
+        await step.invoke("x", none if event.data == "none" else two, None)
+
+    assert (await outcome_of(app, discovery(data=b'"two"')))["declaration"]["function"] == "two"
+    assert (await outcome_of(app, discovery(data=b'"none"')))["failure"]["category"] == "ryusen_sdk.MisuseError"
+
+
 async def test_an_input_that_is_not_portable_and_of_no_declared_type_is_refused() -> None:
     for call in ("id", "method"):
         failure = (await outcome_of(packing(), asking(call)))["failure"]
