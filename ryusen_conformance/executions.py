@@ -69,10 +69,11 @@ def executions(token: str) -> list[Execution]:
 async def run(ask: Ask, token: str) -> AsyncIterator[Result]:
     """Asks everything, one after the other."""
     for execution in executions(token):
-        yield Result(execution.suite, execution.name, execution.exercises, await _judged(ask, execution))
+        yield Result(execution.suite, execution.name, execution.exercises, await judged(ask, execution))
 
 
-async def _judged(ask: Ask, execution: Execution) -> str | None:
+async def judged(ask: Ask, execution: Execution) -> str | None:
+    """What is wrong with the answer to one invocation, or with the callbacks that ran for it; `None` if nothing is."""
     try:
         answer = await ask(execution.invocation)
         wrong = _wrong(answer, execution)

@@ -25,7 +25,7 @@ from ryusen_protocol.outcome import Declared
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 READ_HERE = {"values", "errors", "invocations", "outcomes", "declarations", "frames", "manifests", "signatures"}
-READ_ELSEWHERE = {"operator_commands", "executions", "exchanges", "worker_sessions"}
+READ_ELSEWHERE = {"operator_commands", "executions", "exchanges", "worker_sessions", "server_sessions"}
 """The first by the tests of operator commands, the others by those of conformance, which hold what ran against the index."""
 AREAS = READ_HERE | READ_ELSEWHERE
 
