@@ -301,7 +301,11 @@ class AttemptDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One declared step with its forward attempts. `result` and `failure` are the accepted outcome."""
+    """One declared step with its forward attempts. `result` and `failure` are the accepted outcome.
+
+    What only some kinds have: `due_at_ms`, the instant a timer settles or a wait times out (cut at 2**53 - 1); the `event_name` waited for
+    or emitted, with the `correlation` or metadata; the `event_id` that was emitted; the `function` invoked and its `child_run_id`.
+    """
 
     step_id: StepId
     kind: StepKind
@@ -314,6 +318,12 @@ class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
     result: msgspec.Raw = JSON_NULL
     failure: ErrorRecord | None = None
     attempts: list[AttemptDocument] = []
+    due_at_ms: int | None = None
+    event_name: str | None = None
+    correlation: dict[str, str] | None = None
+    event_id: EventId | None = None
+    function: FunctionId | None = None
+    child_run_id: RunId | None = None
 
 
 class UnwindTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ A list shows rows, a detail shows the folded history; both say the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ryusen_protocol.api import (
     AttemptWorker,
     Attention,
     Blocker,
+    ChildRun,
     Deadline,
     DeadlineSource,
     EventRun,
@@ -36,15 +37,19 @@ from ryusen_protocol.api import (
     UnwindDocument,
     UnwindTarget,
 )
-from ryusen_protocol.declarations import RunDeclaration
+from ryusen_protocol.declarations import ChildDeclaration, EmissionDeclaration, EventWaitDeclaration, RunDeclaration
 from ryusen_protocol.errors import ErrorRecord
-from ryusen_protocol.ids import AttemptId, RequestId
-from ryusen_protocol.invocation import StepKind
+from ryusen_protocol.identity import emitted_event_id
+from ryusen_protocol.ids import AttemptId, RequestId, RunId
+from ryusen_protocol.scope import Scope
 from ryusen_server.core.commands.resolve_attempt import allowed_commands
 from ryusen_server.core.projection import run_row
 from ryusen_server.core.rows import RunRow
 from ryusen_server.core.state import Attempt, Run, Step, Target
 from ryusen_server.engine.views import ContactView
+
+_INSTANT_MS_SHOWN_MAX: Final = 2**53 - 1
+"""Numbers of JSON are exact up to this in every language; what is later is as good as never."""
 
 ContactOf = Callable[[RequestId], ContactView | None]
 """The lease of an authorized attempt, as the engine sees it now."""
@@ -52,7 +57,7 @@ ContactOf = Callable[[RequestId], ContactView | None]
 
 def run_summary(row: RunRow, *, no_worker: bool) -> RunSummary:
     """The run as lists show it. `no_worker`: it has queued work that no connected worker can run."""
-    attention = cast("Attention | None", row.attention) or ("no_worker" if no_worker else None)
+    attention, attention_run_id = _attention(row, no_worker=no_worker)
     parent = None
     if row.parent_run_id is not None and row.parent_step_id is not None:
         parent = ParentStep(run_id=row.parent_run_id, step_id=row.parent_step_id)
@@ -78,7 +83,7 @@ def run_summary(row: RunRow, *, no_worker: bool) -> RunSummary:
         parent=parent,
         deadline=deadline,
         attention=attention,
-        attention_run_id=None if attention is None else row.run_id,
+        attention_run_id=attention_run_id,
         created_at_ms=row.created_at_ms,
         ended_at_ms=row.ended_at_ms,
         steps_declared=row.steps_declared,
@@ -89,17 +94,28 @@ def run_summary(row: RunRow, *, no_worker: bool) -> RunSummary:
     )
 
 
-def has_queued_work(run: Run) -> bool:
-    """Whether the run waits for a worker to take something."""
-    if run.status == "ended":
-        return False
-    attempt = run.current_attempt()
-    return run.discovery_pass is not None or (attempt is not None and attempt.state == "queued")
+def _attention(row: RunRow, *, no_worker: bool) -> tuple[Attention | None, RunId | None]:
+    """What somebody should look at, and at which run: a child's Unknown is settled at the child."""
+    if row.attention is not None:
+        return cast("Attention", row.attention), row.run_id
+    if row.unknown_below_run_id is not None:
+        return "unknown", row.unknown_below_run_id
+    return ("no_worker", row.run_id) if no_worker else (None, None)
 
 
-def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, now_ms: int, *, no_worker: bool) -> RunDetail:
-    """Everything of the run. `run_input` is the wire document of its input."""
-    summary = run_summary(run_row(run), no_worker=no_worker)
+def run_detail(
+    run: Run,
+    run_input: msgspec.Raw,
+    contact: ContactOf,
+    now_ms: int,
+    *,
+    no_worker: bool,
+    unknown_below_run_id: RunId | None = None,
+    children: Iterable[RunRow] = (),
+) -> RunDetail:
+    """Everything of the run. `run_input` is the wire document of its input, `children` the rows of the runs it invoked."""
+    row = msgspec.structs.replace(run_row(run), unknown_below_run_id=unknown_below_run_id)
+    summary = run_summary(row, no_worker=no_worker)
     return RunDetail(
         **msgspec.structs.asdict(summary),
         input=run_input,
@@ -108,8 +124,20 @@ def run_detail(run: Run, run_input: msgspec.Raw, contact: ContactOf, now_ms: int
         steps=[_step(run, step, contact, now_ms) for step in run.steps.values()],
         unwind=UnwindDocument(targets=[_target(run, target, contact, now_ms) for target in run.unwind]),
         blocker=_blocker(run),
-        children=[],
+        children=[_child(row) for row in children],
         position=run.position,
+    )
+
+
+def _child(row: RunRow) -> ChildRun:
+    if row.parent_step_id is None:
+        raise AssertionError("a child names the step that invoked it")
+    return ChildRun(
+        run_id=row.run_id,
+        step_id=row.parent_step_id,
+        function=row.function,
+        status=cast("RunStatus", row.status),
+        outcome=cast("RunOutcome | None", row.outcome),
     )
 
 
@@ -181,9 +209,11 @@ def _attempts(run: Run, attempts: Iterable[AttemptId], contact: ContactOf, now_m
 
 def _step(run: Run, step: Step, contact: ContactOf, now_ms: int) -> StepDocument:
     declaration = step.declaration
+    waits = isinstance(declaration, EventWaitDeclaration)
+    emits = isinstance(declaration, EmissionDeclaration)
     return StepDocument(
         step_id=step.step_id,
-        kind=cast("StepKind", declaration.__struct_config__.tag),
+        kind=step.kind,
         name=declaration.name,
         location=declaration.location,
         state=step.state,
@@ -193,6 +223,12 @@ def _step(run: Run, step: Step, contact: ContactOf, now_ms: int) -> StepDocument
         result=step.result or JSON_NULL,
         failure=step.failure,
         attempts=_attempts(run, step.attempts, contact, now_ms),
+        due_at_ms=None if step.due_at_ms is None else min(step.due_at_ms, _INSTANT_MS_SHOWN_MAX),
+        event_name=declaration.event_name if waits or emits else None,
+        correlation=declaration.correlation if waits else declaration.metadata if emits else None,
+        event_id=emitted_event_id(Scope(run.workspace, run.application), run.run_id, step.step_id) if emits else None,
+        function=declaration.function if isinstance(declaration, ChildDeclaration) else None,
+        child_run_id=step.child_run_id,
     )
 
 

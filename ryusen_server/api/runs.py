@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Final
 
@@ -25,7 +26,7 @@ from ryusen_protocol.ids import Application, EventId, FunctionId, RunId, Workspa
 from ryusen_protocol.invocation import EventInput
 from ryusen_protocol.limits import KIB
 from ryusen_protocol.problems import Problem, not_found
-from ryusen_server.api.attention import lacking_workers, lacks_worker
+from ryusen_server.api.attention import lacks_worker, row_lacks_worker
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor
 from ryusen_server.api.parameters import (
@@ -44,6 +45,7 @@ from ryusen_server.api.route import Answer, Call, Route, answer
 from ryusen_server.api.run_documents import run_detail, run_summary
 from ryusen_server.api.waiting import Patience
 from ryusen_server.core.evolve import fold
+from ryusen_server.core.invocation import child_input
 from ryusen_server.core.rows import RunRow
 from ryusen_server.core.state import Run
 from ryusen_server.engine.views import StoppedRun
@@ -109,8 +111,7 @@ async def _page(
     rows = await context.store.runs(where_in, where, before=before, limit=most + 1)
     more = len(rows) > most
     del rows[most:]
-    lacking = await lacking_workers(context, where_in, rows)
-    shown = [(row, run_summary(row, no_worker=row.run_id in lacking)) for row in rows]
+    shown = [(row, run_summary(row, no_worker=row_lacks_worker(context, row))) for row in rows]
     return shown, rows[-1] if more else None
 
 
@@ -159,11 +160,23 @@ async def _load(context: Context, where_in: Workspace, run_id: RunId) -> Run | N
 
 
 async def _detail(context: Context, run: Run) -> RunDetail:
-    run_input = await _input(context, run)
-    return run_detail(run, run_input, context.engine.contact, context.clock.now_ms(), no_worker=lacks_worker(context, run))
+    row = await context.store.run(run.run_id)
+    invoked = [step.child_run_id for step in run.steps.values() if step.child_run_id is not None]
+    children = await asyncio.gather(*[context.store.run(run_id) for run_id in invoked])
+    return run_detail(
+        run,
+        await _input(context, run),
+        context.engine.contact,
+        context.clock.now_ms(),
+        no_worker=lacks_worker(context, run),
+        unknown_below_run_id=None if row is None else row.unknown_below_run_id,
+        children=[child for child in children if child is not None],
+    )
 
 
 async def _input(context: Context, run: Run) -> msgspec.Raw:
+    if run.parent is not None:
+        return msgspec.Raw(child_input(run))
     event = None if run.event_id is None else await context.store.event(run.event_id)
     if event is None:
         return JSON_NULL
@@ -203,9 +216,8 @@ async def _rediscover(context: Context, call: Call) -> Answer | Problem:
 async def _receipt(context: Context, done: StoppedRun | Problem) -> Answer | Problem:
     if isinstance(done, Problem):
         return done
-    lacking = await lacking_workers(context, done.run.workspace, [done.run])
     status: CommandStatus = "replayed" if done.replayed else "applied"
-    return answer(CancelReceipt(status=status, run=run_summary(done.run, no_worker=done.run.run_id in lacking)), 202)
+    return answer(CancelReceipt(status=status, run=run_summary(done.run, no_worker=row_lacks_worker(context, done.run))), 202)
 
 
 _FILTERS: Final = (_STATUS, _OUTCOME, _RECOVERY, _FUNCTION, _APPLICATION, _EVENT, _ATTENTION, _Q, CURSOR, LIMIT)
