@@ -47,22 +47,26 @@ class LoopAndPool:
             result = callback.function(*callback.args)
             if not inspect.isawaitable(result):
                 return result
-            waiting = _bounded(cast("Awaitable[object]", result), callback.timeout_ms)
-            return _on_loop(waiting, self._loop)
+            waiting = cast("Awaitable[object]", result)
+            return _on_loop(waiting if callback.timeout_ms is None else _bounded(waiting, callback.timeout_ms), self._loop)
         finally:
             current_operation.reset(token)
 
     async def _in_task(self, result: object, timeout_ms: int | None) -> object:
         """In a task of its own, which the body's cancellations (a timeout, a task group) do not reach: what has begun counts."""
-        task = asyncio.get_running_loop().create_task(_carried(_bounded(cast("Awaitable[object]", result), timeout_ms)))
-        while not task.done():
+        waiting = cast("Awaitable[object]", result)
+        loop = asyncio.get_running_loop()
+        ending = _Ending(loop)
+        task = loop.create_task(ending.of(waiting if timeout_ms is None else _bounded(waiting, timeout_ms)))
+        while not ending.is_reached:
             try:
-                await asyncio.shield(task)
+                await ending.waiter
             except asyncio.CancelledError:
                 if self.is_abandoned:
                     task.cancel()
                     raise
-        return _outcome(task.result())
+                ending.wait_again()
+        return _outcome(ending.carried)
 
     async def _in_pool(self, callback: Callback) -> object:
         loop = asyncio.get_running_loop()
@@ -116,6 +120,29 @@ def _hand_over(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[object]
         return  # the loop is closed: the worker was stopped at once, and nobody waits any more
 
 
+class _Ending:
+    """The end of a callback's task, told by its last step itself: a done-callback would cost another turn of the loop."""
+
+    __slots__ = ("_loop", "carried", "is_reached", "waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.is_reached = False
+        self.carried: object = None
+        self.waiter: asyncio.Future[None] = loop.create_future()
+
+    async def of(self, waiting: Awaitable[object]) -> None:
+        self.carried = await _carried(waiting)
+        self.is_reached = True
+        if not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def wait_again(self) -> None:
+        """The waiter was cancelled with the body's task; the callback was not."""
+        if not self.is_reached:
+            self.waiter = self._loop.create_future()
+
+
 async def _carried(waiting: Awaitable[object]) -> object:
     """What it raises as a value, for whoever waits to sort: a task would treat some of it as its own."""
     try:
@@ -124,10 +151,8 @@ async def _carried(waiting: Awaitable[object]) -> object:
         return _Raised(error)
 
 
-async def _bounded(result: Awaitable[object], timeout_ms: int | None) -> object:
+async def _bounded(result: Awaitable[object], timeout_ms: int) -> object:
     """Awaits within the timeout; cancelled then, it has until it unwinds. What it returns even so is its real result."""
-    if timeout_ms is None:
-        return await result
     scope = asyncio.timeout(timeout_ms / 1000)
     try:
         async with scope:
