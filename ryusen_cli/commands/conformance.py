@@ -6,7 +6,6 @@ on. What the cases are belongs to `ryusen_conformance`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,6 +57,8 @@ def server(url: UrlArgument, *, token: TokenOption = None, patience: PatienceOpt
 
 
 def _tell(results: AsyncIterator[Result], output: Output) -> int:
+    import asyncio
+
     from ryusen_conformance.fixtures import FixturesMissing
     from ryusen_conformance.report import Impossible
 
