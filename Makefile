@@ -9,7 +9,7 @@ JOBS ?= auto
 
 SEEDS ?= 1000
 
-.PHONY: dev test check lint types layers bench simulate mutants fuzz clean help
+.PHONY: dev test check lint types layers bench simulate mutants fuzz conformance clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -24,8 +24,12 @@ help:
 dev: $(VENV)/.runtime
 	@exec $(BIN)/ryusen dev $(TARGET)
 
-test: $(VENV)/.development
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# An SDK passes the conformance suites before anything else is tried with it.
+conformance: $(VENV)/.development
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/protocol tests/conformance
+
+test: conformance
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/protocol --ignore=tests/conformance
 
 check: lint layers types test
 

@@ -59,15 +59,6 @@ class PeerConnection:
             raise StageFailed("a frame that is no JSON object")
         return cast("JsonDict", frame)
 
-    async def closed(self, within_s: float) -> None:
-        """Waits for the worker to close; frames before that are passed over."""
-        try:
-            async with asyncio.timeout(within_s):
-                while (await self._socket.receive()).type is WSMsgType.TEXT:
-                    continue
-        except TimeoutError:
-            raise StageFailed(f"the connection is still up after {within_s:g} s") from None
-
     def cut(self) -> None:
         """Ends the connection without a closing handshake."""
         if self._transport is not None:

@@ -81,15 +81,6 @@ class ServerStage:
         await self._socket.close()
         self._socket = None
 
-    async def closed(self) -> None:
-        try:
-            async with asyncio.timeout(self._patience_s):
-                while (await self._up.receive()).type is aiohttp.WSMsgType.TEXT:
-                    continue
-        except TimeoutError:
-            raise StageFailed(f"the connection is still up after {self._patience_s:g} s") from None
-        self._socket = None
-
     async def stop(self) -> None:
         raise StageFailed("a server is not stopped")
 

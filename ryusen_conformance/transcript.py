@@ -8,7 +8,6 @@
 | `{"hear": pattern}` | receives the next frame, which must match |
 | `{"hear_all": [pattern, …]}` | receives as many frames, which must match in some order |
 | `{"cut": true}` | ends the connection without a word |
-| `{"closed": true}` | waits for the subject to close the connection |
 | `{"stop": true}` | asks the subject's process to stop, as a supervisor does |
 | `{"ended": true}` | waits for the subject's process to end |
 | `{"calls": [text, …], "run": id}` | asks for the calls noted for a run, which must be these |
@@ -43,7 +42,6 @@ class Stage(Protocol):
     async def send(self, frame: JsonDict) -> None: ...
     async def receive(self) -> JsonDict: ...
     async def cut(self) -> None: ...
-    async def closed(self) -> None: ...
     async def stop(self) -> None: ...
     async def ended(self) -> None: ...
     async def calls(self, run_id: str) -> list[str]: ...
@@ -78,8 +76,6 @@ async def _step(step: JsonDict, stage: Stage, names: dict[str, Any]) -> str | No
             return await _hear_all(patterns, stage, names)
         case {"cut": True}:
             await stage.cut()
-        case {"closed": True}:
-            await stage.closed()
         case {"stop": True}:
             await stage.stop()
         case {"ended": True}:

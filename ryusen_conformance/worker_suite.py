@@ -61,9 +61,6 @@ class WorkerStage:
             self._connection.cut()
             self._connection = None
 
-    async def closed(self) -> None:
-        await self._up.closed(self._patience_s)
-
     async def stop(self) -> None:
         if self._subject is not None:
             self._subject.stop()

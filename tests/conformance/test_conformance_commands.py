@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from ryusen_cli.main import main
+from ryusen_conformance import fixtures
 from ryusen_conformance.registry import app
 from tests.http.hosting import wsgi_server
 
@@ -42,6 +44,27 @@ def test_a_case_that_fails_says_what_and_why_and_ends_with_1(capsys: pytest.Capt
     failed = [result for result in results["results"] if not result["passed"]]
     assert results["failed"] == len(failed) > 5
     assert {"suite", "case", "exercises", "passed", "why"} == failed[0].keys()
+
+
+@pytest.mark.req("CNF-08")
+def test_a_runner_written_from_the_readme_alone_passes() -> None:
+    """And one that is told of a function that does something else does not."""
+    runner = Path(__file__).with_name("readme_runner.py")
+
+    def run(url: str) -> str:
+        command = [sys.executable, "-I", str(runner), str(fixtures.folder()), url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()[-1]
+
+    with wsgi_server(app.wsgi()) as url:
+        assert run(url) == f"{len(fixtures.cases('executions'))} passed, 0 failed"
+    functions: dict[str, Any] = app.registry._functions
+    kept = functions["two-steps"]
+    functions["two-steps"] = functions["kept"]
+    try:
+        with wsgi_server(app.wsgi()) as url:
+            assert not run(url).endswith(" 0 failed")
+    finally:
+        functions["two-steps"] = kept
 
 
 def test_nothing_to_try_is_unreachable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
