@@ -40,6 +40,20 @@ def test_an_emission_is_accepted_completes_and_goes_on_in_one_transaction() -> N
     assert decision.effects == [], "nobody waits for the event's own runs"
 
 
+@pytest.mark.req("EMT-07", "INV-02")
+def test_the_identities_of_events_and_children_follow_from_scope_run_and_step_alone() -> None:
+    run_id, other = RunId("rn_one"), Scope("default", "other")  # type: ignore[arg-type]
+    places = [
+        (SCOPE, run_id, StepId("a")),
+        (other, run_id, StepId("a")),
+        (SCOPE, RunId("rn_two"), StepId("a")),
+        (SCOPE, run_id, StepId("b")),
+    ]
+    for derive in (emitted_event_id, run_id_for_child):
+        assert len({derive(*place) for place in places}) == len(places)
+        assert [derive(*place) for place in places] == [derive(*place) for place in places]
+
+
 @pytest.mark.req("EMT-04")
 def test_an_emission_without_metadata_has_none() -> None:
     decision = Driver().declare(emission("tell"))

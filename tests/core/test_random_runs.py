@@ -173,8 +173,8 @@ class Life:
 
     def _end_the_wait(self, need: Agenda, number: int) -> None:
         waiting = self.driver.waiting
-        if need.need == "child":
-            self.child_ended(number)
+        if waiting.child_run_id is not None:
+            self._child_ended(waiting.child_run_id, number)
         elif need.need == "event" and number % 2:
             self.match(number)
         else:
@@ -325,7 +325,9 @@ class Life:
         children = [step.child_run_id for step in self.driver.run.steps.values() if step.child_run_id is not None]
         if not children:
             return
-        child_run_id = children[number % len(children)] if number % 7 == 0 else children[-1]
+        self._child_ended(children[number % len(children)] if number % 7 == 0 else children[-1], number)
+
+    def _child_ended(self, child_run_id: RunId, number: int) -> None:
         outcome: Outcome = ("succeeded", "succeeded", "failed", "cancelled", "timed_out")[number % 5]
         result = VALUES[number % len(VALUES)] if outcome == "succeeded" else None
         self.send(ChildEnded(ChildEnd(child_run_id, outcome, result, error() if outcome == "failed" else None)))

@@ -5,7 +5,7 @@
 | `running`, this timer pending | the run's deadline reached | stop `timed_out`; the timer dropped; settlement gate |
 | same | before the timer's instant: the clock went back | nothing, it stays armed |
 | same | at its instant or later | step complete with null; discovery |
-| anything else: a stop dropped it, or it has settled | | nothing |
+| anything else: it has settled, or a stop, which ends `running`, dropped it | | nothing |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decide(run: Run, command: TimerDue, moment: Moment) -> Decision:
     """See the table above."""
     decision = Decision()
     step = run.pending_step()
-    if step is None or step.step_id != command.step_id or step.kind != "timer" or run.status != "running":
+    if step is None or step.step_id != command.step_id or step.kind != "timer":
         return decision
     if drop_if_late(decision, run, moment):
         return decision

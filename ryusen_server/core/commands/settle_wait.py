@@ -7,7 +7,7 @@
 | same | an event accepted before the registration, or at or after the timeout instant | nothing: it never matches |
 | same | the timeout, before its instant: the clock went back | nothing, it stays armed |
 | same | the timeout, at its instant or later | step complete with failure `sdk.timeout`; discovery |
-| anything else: a stop dropped it, or it has settled | either | nothing |
+| anything else: it has settled, or a stop, which ends `running`, dropped it | either | nothing |
 
 Whoever reports a timeout has first looked for a matching event accepted before it whose fan-out is still under way, and whoever reports an
 event brings the earliest accepted one.
@@ -50,7 +50,7 @@ def decide(run: Run, command: EventMatched | WaitTimedOut, moment: Moment) -> De
     """See the table above."""
     decision = Decision()
     step = run.pending_step()
-    if step is None or step.step_id != command.step_id or step.kind != "event_wait" or run.status != "running" or step.due_at_ms is None:
+    if step is None or step.step_id != command.step_id or step.kind != "event_wait" or step.due_at_ms is None:
         return decision
     if drop_if_late(decision, run, moment):
         return decision
