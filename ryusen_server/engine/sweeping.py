@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 LOST_INSTANCE_SHOWN_MS = 60_000
 """How long a lost worker that holds nothing stays in the list."""
 SCAN_PAGE = 500
-SCAN_EVERY_TICKS = 120
+SCAN_EVERY_MS = 30_000
+"""Well below how far ahead a walk looks, so that nothing falls due between two."""
 SCAN_AHEAD_MS = HORIZON_MS - 10_000
 """Less than what the dispatcher takes itself: a wait just beyond its horizon is durable before a walk comes by."""
 JUMP_MS = 5_000
@@ -51,7 +52,8 @@ class Sweeper:
         self._tick_handle: Handle | None = None
         self._scanned_until: WakeRow | None = None
         self._ticks = 0
-        self._scan_at_tick = SCAN_EVERY_TICKS
+        self._scan_ticks = max(1, SCAN_EVERY_MS // config.tick_ms)
+        self._scan_at_tick = self._scan_ticks
         self._scanning = False
         self._ticked_at_ms = 0
 
@@ -92,7 +94,7 @@ class Sweeper:
         if jumped:
             self._dispatcher.clock_jumped()
         if jumped or self._ticks >= self._scan_at_tick:
-            self._scan_at_tick = self._ticks + SCAN_EVERY_TICKS
+            self._scan_at_tick = self._ticks + self._scan_ticks
             self._mover.spawn("scan", self._scan())
 
     async def _scan(self) -> None:
