@@ -74,6 +74,8 @@ class Client:
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
         self._api = _api(url, workspace, token)
+        self._was_there = False
+        """A server has answered this client."""
         self._http = httpx.Client(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
 
     def send(
@@ -93,14 +95,12 @@ class Client:
         remaining = _Remaining(wait)
         receipt = self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
         event_id = receipt.event_id
-        remaining.answered()
         while remaining.is_worth_asking(receipt):
             try:
                 detail = self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
             except ClientError as error:
-                time.sleep(remaining.pause_s(error))
+                time.sleep(remaining.pause_s(error, was_there=self._was_there))
                 continue
-            remaining.answered()
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
@@ -115,19 +115,18 @@ class Client:
     def wait(self, run_id: str, timeout: Span | None = None) -> RunDetail:
         """The run once it has ended. Raises `TimeoutError` after `timeout`; without one it waits as long as it takes.
 
-        A server that was there once may go away and come back meanwhile.
+        A server that was there before may go away and come back meanwhile.
         """
         remaining = _Remaining(timeout, is_endless=timeout is None)
         while True:
             try:
                 run = self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
             except ClientError as error:
-                time.sleep(remaining.pause_s(error))
+                time.sleep(remaining.pause_s(error, was_there=self._was_there))
                 remaining.check(f"run {run_id} is not known to have ended: {error}")
                 continue
             if run.status == "ended":
                 return run
-            remaining.answered()
             remaining.check(f"run {run_id} is still {run.status}")
 
     def cancel(self, run_id: str) -> CancelReceipt:
@@ -149,7 +148,9 @@ class Client:
             answer = self._http.send(_built(self._http, request))
         except httpx.TransportError as error:
             raise _unreachable(self._http.base_url, error) from error
-        return _read(request, answer)
+        document = _read(request, answer)
+        self._was_there = True
+        return document
 
 
 class AsyncClient:
@@ -157,6 +158,7 @@ class AsyncClient:
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None, workspace: str = "default") -> None:
         self._api = _api(url, workspace, token)
+        self._was_there = False
         self._http = httpx.AsyncClient(base_url=url, timeout=_ANSWER_SECONDS, trust_env=False)
 
     async def send(
@@ -171,14 +173,12 @@ class AsyncClient:
         remaining = _Remaining(wait)
         receipt = await self._call(lambda api: _event(api, name, data, key, metadata, remaining.next_ms()))
         event_id = receipt.event_id
-        remaining.answered()
         while remaining.is_worth_asking(receipt):
             try:
                 detail = await self._call(lambda api: api.get_event(event_id, wait_ms=remaining.next_ms()))
             except ClientError as error:
-                await asyncio.sleep(remaining.pause_s(error))
+                await asyncio.sleep(remaining.pause_s(error, was_there=self._was_there))
                 continue
-            remaining.answered()
             receipt = msgspec.structs.replace(receipt, expansion=detail.expansion, runs=detail.runs)
         return receipt
 
@@ -197,12 +197,11 @@ class AsyncClient:
             try:
                 run = await self._call(lambda api: api.get_run(run_id, wait_ms=remaining.next_ms()))
             except ClientError as error:
-                await asyncio.sleep(remaining.pause_s(error))
+                await asyncio.sleep(remaining.pause_s(error, was_there=self._was_there))
                 remaining.check(f"run {run_id} is not known to have ended: {error}")
                 continue
             if run.status == "ended":
                 return run
-            remaining.answered()
             remaining.check(f"run {run_id} is still {run.status}")
 
     async def cancel(self, run_id: str) -> CancelReceipt:
@@ -224,13 +223,15 @@ class AsyncClient:
             answer = await self._http.send(_built(self._http, request))
         except httpx.TransportError as error:
             raise _unreachable(self._http.base_url, error) from error
-        return _read(request, answer)
+        document = _read(request, answer)
+        self._was_there = True
+        return document
 
 
 class _Remaining:
     """How much of a wait is left, asked for in parts that the server grants. `None` asks for no wait at all.
 
-    Asking again is safe: it only reads. So a server that has answered once is waited for while it restarts, at a pace.
+    Asking again is safe: it only reads. So a server that was there before is waited for while it restarts, at a pace.
     """
 
     def __init__(self, wait: Span | None, *, is_endless: bool = False) -> None:
@@ -239,20 +240,14 @@ class _Remaining:
         except InvalidDuration as refused:
             raise MisuseError(str(refused)) from None
         self._is_endless = is_endless
-        self._has_answered = False
-        self._failures = 0
+        self._pace_s = _PAUSE_SECONDS
 
-    def answered(self) -> None:
-        self._has_answered = True
-        self._failures = 0
-
-    def pause_s(self, error: ClientError) -> float:
+    def pause_s(self, error: ClientError, *, was_there: bool) -> float:
         """How long to wait before asking again. Raises the error if it says no, or if no server was ever there."""
-        is_passing = error.status in _TRANSIENT_STATUS if isinstance(error, RequestRefused) else self._has_answered or _was_cut(error)
+        is_passing = error.status in _TRANSIENT_STATUS if isinstance(error, RequestRefused) else was_there or _was_cut(error)
         if not is_passing:
             raise error
-        pace_s = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** min(self._failures, 30))
-        self._failures += 1
+        pace_s, self._pace_s = self._pace_s, min(_PAUSE_SECONDS_MAX, 2 * self._pace_s)
         return pace_s if self._until is None else max(0.0, min(pace_s, self._until - time.monotonic()))
 
     def check(self, why: str) -> None:
