@@ -85,6 +85,11 @@ def status_of(code: ProblemCode) -> int:
     return _KNOWN[code][0]
 
 
+def title_of(code: ProblemCode) -> str:
+    """What a code means, in a few words."""
+    return _KNOWN[code][1]
+
+
 def problem(
     code: ProblemCode,
     detail: str,

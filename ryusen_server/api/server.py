@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
+
+import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.api import Health, ServerCounts, ServerInfo
@@ -47,7 +50,22 @@ async def _server(context: Context, call: Call) -> Answer | Problem:
     )
 
 
+async def _openapi(context: Context, call: Call) -> Answer | Problem:
+    del call
+    return Answer(200, _described(context.facts.product_version))
+
+
+@functools.cache
+def _described(product_version: str) -> bytes:
+    """Made when somebody asks for it first: a server that starts has no need of it."""
+    from ryusen_server.api.app import ROUTES as ALL_ROUTES
+    from ryusen_server.api.openapi import openapi_document
+
+    return msgspec.json.encode(openapi_document(ALL_ROUTES, product_version))
+
+
 ROUTES: Final = (
+    Route("GET", "/v1/openapi.json", _openapi, None, says="Describe every route: this document.", answers={200: dict}),
     Route("GET", "/v1/health", _health, None, says="Tell whether the server takes new work.", answers={200: Health}),
     Route(
         "GET",
