@@ -28,23 +28,26 @@ SUCCESS = SupplySuccess(msgspec.Raw(b'{"type":"null"}'))
 class Guarded(ApiHarness):
     """The harness of a server with credentials; its own requests hold every capability of `default` and its shop."""
 
-    def __init__(self, inner: ApiHarness, credentials: Path) -> None:
+    def __init__(self, inner: ApiHarness, plain: httpx.AsyncClient, credentials: Path) -> None:
         super().__init__(inner.server, inner.client)
+        self.plain = plain
         self.credentials = credentials
         self.client.headers.update(bearer("everything"))
 
     async def as_(self, holder: str | None, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         """What a holder is answered; none sends no token."""
-        async with httpx.AsyncClient(base_url=self.server.url, trust_env=False, timeout=20) as client:
-            headers = {} if holder is None else bearer(holder)
-            return await client.request(method, path, content=content, headers={**headers, **(JSON if method == "POST" else {})})
+        headers = {} if holder is None else bearer(holder)
+        return await self.plain.request(method, path, content=content, headers={**headers, **(JSON if method == "POST" else {})})
 
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncGenerator[Guarded, None]:
     credentials = write_credentials(tmp_path / "credentials.toml")
-    async with api_server(tmp_path, credentials=credentials, lease_ms=200) as harness:
-        yield Guarded(harness, credentials)
+    async with (
+        api_server(tmp_path, credentials=credentials, lease_ms=200) as harness,
+        httpx.AsyncClient(base_url=harness.server.url, trust_env=False, timeout=20) as plain,
+    ):
+        yield Guarded(harness, plain, credentials)
 
 
 async def things(api: Guarded) -> dict[str, str]:
@@ -211,7 +214,7 @@ async def test_commands_are_signed_with_the_name_of_their_token(api: Guarded) ->
     command = encode_command(ResolveCommand(attempt_id=attempt["attempt_id"], attempt_generation=1, idempotency_key="k", command=SUCCESS))
     assert (await api.as_("everything", "POST", f"{W}/attempts/{attempt['attempt_id']}/resolve", command)).status_code == 200
     history = await api.get(f"{W}/runs/{attempt['run_id']}/history")
-    assert "everything" in [record.get("by") for entry in history["items"] for record in entry["records"]]
+    assert "everything" in [record.get("operator") for entry in history["items"] for record in entry["records"]]
 
 
 @pytest.mark.parametrize(
