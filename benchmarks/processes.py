@@ -56,14 +56,14 @@ def get(url: str) -> Any:
 
 
 @contextlib.contextmanager
-def running(root: Path) -> Generator[Product]:
-    """The product of the checkout at `root`, on a new file. Ends with both processes gone."""
+def running(root: Path, *, functions: Path = HERE / "functions.py", db: Path | None = None) -> Generator[Product]:
+    """The product of the checkout at `root`, on a new file unless one is given. Ends with both processes gone."""
     with tempfile.TemporaryDirectory(prefix="ryusen-bench-") as folder:
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
         port_file, commits = Path(folder, "port"), Path(folder, "commits")
         began = time.perf_counter()
         server = subprocess.Popen(
-            [sys.executable, str(HERE / "counted_server.py"), str(Path(folder, "bench.db")), str(port_file), str(commits)],
+            [sys.executable, str(HERE / "counted_server.py"), str(db or Path(folder, "bench.db")), str(port_file), str(commits)],
             env=environment,
             stdout=subprocess.DEVNULL,
         )
@@ -73,7 +73,7 @@ def running(root: Path) -> Generator[Product]:
             get(f"{url}/v1/health")
             ready_s = time.perf_counter() - began
             worker = subprocess.Popen(
-                [sys.executable, "-m", "ryusen_cli", "worker", str(HERE / "functions.py"), "--url", url, "--capacity", "256"],
+                [sys.executable, "-m", "ryusen_cli", "worker", str(functions), "--url", url, "--capacity", "256"],
                 env=environment,
                 stderr=subprocess.DEVNULL,
             )
