@@ -35,7 +35,7 @@ from ryusen_sdk.app import DEFAULT_URL
 from ryusen_sdk.convert import from_wire
 from ryusen_sdk.errors import ClientError, MisuseError, RequestRefused, ServerUnreachable
 from ryusen_sdk.payload import raw_bytes
-from ryusen_sdk.typed import json_bytes
+from ryusen_sdk.plain_data import json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

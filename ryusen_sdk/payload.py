@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from ryusen_sdk.typed import json_bytes
+from ryusen_sdk.plain_data import json_bytes
 
 
 def payload_of(data: object) -> bytes:

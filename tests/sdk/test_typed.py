@@ -21,7 +21,8 @@ from typing_extensions import TypedDict
 
 from ryusen_sdk import BlobRef, ConversionError, DefinitionError, Event, MisuseError, Ryusen, Step
 from ryusen_sdk.convert import from_wire, to_wire
-from ryusen_sdk.typed import check_type, json_bytes, json_view, plain, typed
+from ryusen_sdk.plain_data import json_bytes
+from ryusen_sdk.typed import check_type, json_view, plain, typed
 
 T = TypeVar("T")
 BLOB = BlobRef("s3://b/k", 3, "a" * 64, "text/plain")
@@ -326,7 +327,8 @@ def test_an_event_of_no_values_is_found_before_anything_runs() -> None:
 def test_pydantic_and_attrs_are_loaded_for_their_own_types_only() -> None:
     program = (
         "import sys, dataclasses, ryusen_sdk\n"
-        "from ryusen_sdk.typed import check_type, plain, typed, json_view, json_bytes\n"
+        "from ryusen_sdk.typed import check_type, plain, typed, json_view\n"
+        "from ryusen_sdk.plain_data import json_bytes\n"
         "@dataclasses.dataclass\n"
         "class D: x: int\n"
         "check_type(D); plain(D(1), D); typed({'x': 1}, D); json_view(b'{\"x\":1}', D); json_bytes(D(1))\n"
