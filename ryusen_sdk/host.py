@@ -45,13 +45,13 @@ Answer = bytes | Stopped
 
 
 class Host:
-    """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code."""
+    """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code, `effects` callbacks, if not as usual."""
 
-    def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop, pool: ThreadPool) -> None:
+    def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop, pool: ThreadPool, effects: LoopAndPool | None = None) -> None:
         self._registry = registry
         self._loop = loop
         self._pool = pool
-        self._effects = LoopAndPool(loop, pool)
+        self._effects = effects or LoopAndPool(loop, pool)
         self._tasks: set[asyncio.Task[None]] = set()
         """A loop holds its tasks weakly."""
         self._event_types: dict[str, type[object] | None] = {}

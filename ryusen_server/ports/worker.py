@@ -65,5 +65,5 @@ class Endpoint(Protocol):
     """Where exchanges go."""
 
     def invoke(self, exchange: Exchange, ended: Callable[[ExchangeEnd], None]) -> None:
-        """Send it once, without blocking. `ended` is called exactly once, on the loop's thread, never from within this call."""
+        """Send it once, without blocking. `ended` is called once, on the loop's thread, never from within this call."""
         ...

@@ -184,7 +184,7 @@ def _broken(progress: _Progress, why: str) -> ExchangeEnd:
 
 
 def _only(response: aiohttp.ClientResponse, header: str) -> str | None:
-    """A header that stands exactly once."""
+    """A header that stands one time."""
     values = response.headers.getall(header, [])
     return values[0] if len(values) == 1 else None
 
