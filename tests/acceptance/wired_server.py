@@ -22,7 +22,18 @@ import uvloop
 from ryusen_server.bootstrap.server import Server
 from ryusen_server.bootstrap.settings import ServerSettings
 from ryusen_server.engine.config import EngineConfig
-from ryusen_server.ports.store import EventWrite, FanOutWrite, ManifestWrite, OperatorWrite, ReleaseWrite, RunWrite, Unit, Write
+from ryusen_server.ports.store import (
+    DischargeWrite,
+    EventWrite,
+    FanOutWrite,
+    ManifestWrite,
+    ObligationWrite,
+    OperatorWrite,
+    ReleaseWrite,
+    RunWrite,
+    Unit,
+    Write,
+)
 from ryusen_server.store.sqlite import SqliteStore
 from ryusen_server.store.sqlite.config import SqliteConfig
 
@@ -40,8 +51,14 @@ def boundaries(write: Write) -> set[str]:
             return {"release_seen"}
         case OperatorWrite():
             return {"operator_command"}
+        case ObligationWrite():
+            return {"obligation_incurred"}
+        case DischargeWrite():
+            return {"obligation_discharged"}
         case RunWrite():
             return {name for record in json.loads(write.records) for name in names_of(record)}
+        case _:
+            return set()
 
 
 def names_of(record: dict[str, Any]) -> set[str]:
