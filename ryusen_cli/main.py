@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, conformance, inspect, local, runs, scaffold, send, unknown
+from ryusen_cli.commands import about, conformance, inspect, keeping, local, runs, scaffold, send, unknown
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -42,6 +42,7 @@ def build() -> typer.Typer:
     _add_group(root, "conformance", "Hold an SDK or a server of any language to the fixtures of the protocol.", {
         "worker": conformance.worker, "http": conformance.http, "server": conformance.server,
     })  # fmt: skip
+    _add(root, "prune", keeping.prune)
     _add(root, "init", scaffold.init)
     _add_group(root, "config", "See where settings come from.", {"show": about.config_show})
     _add(root, "version", about.version)

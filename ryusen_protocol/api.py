@@ -402,6 +402,25 @@ class RediscoverReceipt(msgspec.Struct, frozen=True, kw_only=True):
     run: RunSummary
 
 
+class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove what ended longer ago than `older_than_ms`."""
+
+    older_than_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+
+
+class PruneReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What is gone: runs that ended, and events that were received, before `before_ms`. `complete`: nothing more can go.
+
+    `freed_bytes` is by how much the database has become smaller; what runs wrote meanwhile counts against it.
+    """
+
+    before_ms: int
+    runs: int
+    events: int
+    freed_bytes: int
+    complete: bool
+
+
 # --- Deployment and workers ------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,8 @@ from ryusen_protocol.api import (
     HistoryEntryDocument,
     ManifestDocument,
     Page,
+    PruneReceipt,
+    PruneRequest,
     Recovery,
     RediscoverReceipt,
     ReleaseDocument,
@@ -262,6 +264,10 @@ class Api:
     def rediscover(self, run_id: str) -> Request[RediscoverReceipt]:
         """Ask a blocked run to run its current code again. Safe to send again."""
         return self._post(f"{self._run(run_id)}/rediscover", RediscoverReceipt, {})
+
+    def prune(self, older_than_ms: int) -> Request[PruneReceipt]:
+        """Remove ended runs and their events that are older than that. Safe to send again; to be sent again until it is complete."""
+        return self._post(f"{self._root}/prune", PruneReceipt, PruneRequest(older_than_ms=older_than_ms))
 
     def list_attempts(
         self, *, state: AttemptState | None = None, cursor: str | None = None, limit: int | None = None

@@ -27,7 +27,7 @@ from ryusen_protocol.frames import CONNECT_PATH
 from ryusen_protocol.limits import LONG_POLL_MS_MAX, REQUEST_BYTES_MAX
 from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, storage_unavailable
 from ryusen_protocol.words import printable
-from ryusen_server.api import attempts, deployment, events, fleet, runs, server, stream
+from ryusen_server.api import attempts, deployment, events, fleet, retention, runs, server, stream
 from ryusen_server.api.context import Context
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
 from ryusen_server.api.credentials import refusal as unauthorized
@@ -48,6 +48,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *deployment.ROUTES,
     *fleet.ROUTES,
     *stream.ROUTES,
+    *retention.ROUTES,
 )
 _HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",

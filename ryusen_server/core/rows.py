@@ -133,12 +133,17 @@ class WaitRow(msgspec.Struct, frozen=True):
 
 
 class EventKeyRow(msgspec.Struct, frozen=True):
-    """An idempotency key of the submit operation and the request it stands for, for ever."""
+    """An idempotency key of the submit operation and the request it stands for, for ever: also when its event is gone.
+
+    So it holds whatever a replay answers.
+    """
 
     workspace: Workspace
     key: str
     fingerprint: str
     event_id: EventId
+    routing_generation: RoutingGeneration | None = None
+    matched: int = 0
 
 
 class OperatorCommandRow(msgspec.Struct, frozen=True):

@@ -265,15 +265,13 @@ class Control:
         if known.fingerprint != fingerprint:
             return problems.idempotency_key_reused()
         event = await self._store.event(known.event_id)
-        if event is None:
-            raise AssertionError("an idempotency key names a stored event")
-        return AcceptedEvent(event, replayed=True)
+        return AcceptedEvent(event or _remembered(known), replayed=True)
 
     async def _accept(
         self, workspace: Workspace, name: str, payload: bytes, metadata: dict[str, str], key: tuple[str, str] | None
     ) -> AcceptedEvent:
         event = self._event(EventId(self._entropy.token("ev")), workspace, name, payload, metadata, self._clock.now_ms())
-        key_row = None if key is None else EventKeyRow(workspace, key[0], key[1], event.event_id)
+        key_row = None if key is None else EventKeyRow(workspace, *key, event.event_id, event.routing_generation, event.matched)
         write = EventWrite(event, key_row, _accepted_records(event))
         durable = self._submit(Unit((write,), rides=event.matched > 0), lambda error: self.committed(event, error))
         event = msgspec.structs.replace(event, position=durable.position)
@@ -432,6 +430,12 @@ class Control:
 class _Durable(msgspec.Struct, frozen=True):
     position: int
     future: asyncio.Future[None]
+
+
+def _remembered(known: EventKeyRow) -> EventRow:
+    """What an idempotency key keeps of an event that was removed since: enough for the answer it was given first."""
+    routing_generation = known.routing_generation or initial_routing_generation(known.workspace)
+    return EventRow(known.event_id, known.workspace, "", b"", {}, 0, routing_generation, known.matched, None)
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

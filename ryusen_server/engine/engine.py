@@ -34,6 +34,7 @@ from ryusen_server.engine.leases import Leases
 from ryusen_server.engine.matching import Matching
 from ryusen_server.engine.moving import Mover
 from ryusen_server.engine.operations import Operations
+from ryusen_server.engine.pruning import Pruned, Pruner
 from ryusen_server.engine.registration import Registrar
 from ryusen_server.engine.runs import Runs
 from ryusen_server.engine.sessions import Sessions
@@ -127,6 +128,7 @@ class Engine:
         control.spawn = mover.spawn
         dispatcher.time_out = matching.time_out
         runs.performer = self._sessions
+        self._pruner = Pruner(store=store, runs=runs, clock=clock)
         runs.acceptor = control
         runs.owed = families.owed
 
@@ -177,6 +179,11 @@ class Engine:
         """Whether new work goes out."""
         return self._dispatcher.leasing
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no work of its own is under way; commits, timers and workers are others' to ask."""
+        return not self._mover.tasks
+
     # control plane
 
     async def submit_event(
@@ -226,6 +233,10 @@ class Engine:
     def releases(self, workspace: Workspace) -> list[ReleaseRow]:
         """The workspace's releases, oldest first."""
         return self._control.releases(workspace)
+
+    async def prune(self, workspace: Workspace, *, older_than_ms: int, bound_ms: int) -> Pruned:
+        """Remove what ended so long ago, for as long as the bound. Raises `StorageUnavailable`; what was removed until then is gone."""
+        return await self._pruner.prune(workspace, older_than_ms=older_than_ms, bound_ms=bound_ms)
 
     # workers
 

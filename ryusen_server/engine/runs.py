@@ -126,6 +126,8 @@ class Runs:
         self._early = early
         self._in_memory_max = in_memory_max
         self._live: dict[RunId, LiveRun] = {}
+        self._parting: set[RunId] = set()
+        """Runs that are being removed: nobody may begin with them again."""
         self._loading: dict[RunId, asyncio.Task[LiveRun | None]] = {}
         self._awaited: dict[RunId, int] = {}
         """Runs whose loaders have not been resumed yet: only what is in memory may be changed, so they stay there until then."""
@@ -147,6 +149,8 @@ class Runs:
     async def load(self, run_id: RunId) -> LiveRun | None:
         """The run, from the store if need be; none if there is no such run. Raises `StorageUnavailable`."""
         while (live := self._live.get(run_id)) is None:
+            if run_id in self._parting:
+                return None
             task = self._loading.get(run_id)
             if task is None:
                 task = asyncio.create_task(self._read(run_id))
@@ -162,6 +166,21 @@ class Runs:
             if loaded is None and run_id not in self._live:
                 return None
         return live
+
+    def part_with(self, run_ids: Sequence[RunId]) -> bool:
+        """Forget ended runs that are about to be removed, until `parted`; false, with nothing changed, if one is in use."""
+        for run_id in run_ids:
+            live = self._live.get(run_id)
+            if run_id in self._loading or run_id in self._awaited or (live is not None and not _is_idle(live)):
+                return False
+        for run_id in run_ids:
+            self._live.pop(run_id, None)
+        self._parting.update(run_ids)
+        return True
+
+    def parted(self, run_ids: Sequence[RunId]) -> None:
+        """They are removed, or stay after all."""
+        self._parting.difference_update(run_ids)
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
         run = fold(await self._store.history(run_id))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ryusen_protocol.ids import Workspace
 from ryusen_server.ports.changes import ChangeRow
+from ryusen_server.ports.retention import PruneWrite
 from ryusen_server.ports.store import EventWrite, ManifestWrite, ReleaseWrite, RunWrite, Unit
 
 
@@ -26,5 +27,7 @@ def changes_of(unit: Unit, last_position: int) -> Iterator[tuple[Workspace, Chan
             case ReleaseWrite():
                 release = write.release
                 yield release.workspace, ChangeRow(position, None, release.first_seen_at_ms, write.records)
+            case PruneWrite():
+                yield write.workspace, ChangeRow(position, None, write.at_ms, write.records)
             case _:
                 pass

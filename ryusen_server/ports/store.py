@@ -36,6 +36,7 @@ from ryusen_server.core.rows import (
     WaitRow,
 )
 from ryusen_server.ports.changes import ChangeStore
+from ryusen_server.ports.retention import PruneWrite, ReclaimWrite, RetentionStore
 
 
 class RunWrite(msgspec.Struct, frozen=True):
@@ -115,7 +116,18 @@ def obligation_key(obligation: Obligation) -> tuple[RunId, str]:
     return obligation.child_run_id, "settle_parent" if isinstance(obligation, SettleParent) else "stop_child"
 
 
-Write = RunWrite | EventWrite | FanOutWrite | ManifestWrite | ReleaseWrite | OperatorWrite | ObligationWrite | DischargeWrite
+Write = (
+    RunWrite
+    | EventWrite
+    | FanOutWrite
+    | ManifestWrite
+    | ReleaseWrite
+    | OperatorWrite
+    | ObligationWrite
+    | DischargeWrite
+    | PruneWrite
+    | ReclaimWrite
+)
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -184,7 +196,7 @@ class Counts(msgspec.Struct, frozen=True):
     runs_blocked: int = 0
 
 
-class Store(ChangeStore, Protocol):
+class Store(ChangeStore, RetentionStore, Protocol):
     """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
 
     def submit(self, unit: Unit, done: Done) -> int:

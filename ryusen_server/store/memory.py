@@ -39,6 +39,17 @@ from ryusen_server.core.rows import (
 )
 from ryusen_server.ports.changes import ChangePage, ChangeRow, Watcher
 from ryusen_server.ports.commits import changes_of
+from ryusen_server.ports.retention import (
+    EventKey,
+    EventPage,
+    FamilyKey,
+    FamilyPage,
+    OldEvent,
+    OldRun,
+    PruneWrite,
+    ReclaimWrite,
+    Space,
+)
 from ryusen_server.ports.store import (
     Counts,
     DischargeWrite,
@@ -90,6 +101,7 @@ class MemoryStore:
         self._releases: dict[tuple[str, ...], ReleaseRow] = {}
         self._watcher: Watcher | None = None
         self._changes: list[tuple[Workspace, ChangeRow]] = []
+        self._pruned: dict[Workspace, int] = {}
 
     def submit(self, unit: Unit, done: Done) -> int:
         """See the port. Raises `Inconsistent`."""
@@ -114,8 +126,49 @@ class MemoryStore:
         last = await self.position()
         if after > last:
             return "unknown_position"
+        if after < self._pruned.get(workspace, 0):
+            return "pruned"
         rows = [row for of, row in self._changes if of == workspace and row.position > after]
         return ChangePage(rows, last, complete=True)
+
+    async def old_families(self, workspace: Workspace, *, before_ms: int, after: FamilyKey | None, limit: int) -> FamilyPage:
+        """See the port."""
+        self._readable()
+        tops = [(run.ended_at_ms, run.run_id) for run in self._runs.values() if run.workspace == workspace and run.parent_run_id is None]
+        ended = sorted((at_ms, run_id) for at_ms, run_id in tops if at_ms is not None and at_ms < before_ms)
+        page = [key for key in ended if after is None or key > after][:limit]
+        families = [self._family(run_id) for _, run_id in page]
+        old = [family for family in families if all(self._is_old(run, before_ms) for run in family)]
+        shown = [tuple(self._old_run(run.run_id) for run in family) for family in old]
+        return FamilyPage(shown, page[-1] if len(page) == limit else None)
+
+    def _family(self, top: RunId) -> list[RunRow]:
+        family = [self._runs[top]]
+        for member in family:
+            family += [run for run in self._runs.values() if run.parent_run_id == member.run_id]
+        return family
+
+    def _is_old(self, run: RunRow, before_ms: int) -> bool:
+        owed = any(child_run_id == run.run_id for child_run_id, _ in self._obligations)
+        return run.ended_at_ms is not None and run.ended_at_ms < before_ms and not owed
+
+    def _old_run(self, run_id: RunId) -> OldRun:
+        attempts = [attempt.attempt_id for attempt in self._attempts.values() if attempt.run_id == run_id]
+        return OldRun(run_id, tuple(attempts), self._history[run_id][-1].position)
+
+    async def old_events(self, workspace: Workspace, *, before_ms: int, after: EventKey | None, limit: int) -> EventPage:
+        """See the port."""
+        self._readable()
+        received = [event for event in self._events.values() if event.workspace == workspace and event.received_at_ms < before_ms]
+        received.sort(key=lambda event: (event.received_at_ms, event.event_id))
+        page = [event for event in received if after is None or (event.received_at_ms, event.event_id) > after][:limit]
+        used = {run.event_id for run in self._runs.values()}
+        old = [OldEvent(event.event_id, event.position) for event in page if event.fan_out_next is None and event.event_id not in used]
+        return EventPage(old, (page[-1].received_at_ms, page[-1].event_id) if len(page) == limit else None)
+
+    async def space(self) -> Space:
+        """See the port."""
+        return Space(0, 0)
 
     async def flush(self) -> None:
         """See the port."""
@@ -151,7 +204,7 @@ class MemoryStore:
         self._failing = failure if self._queue else None
         self._submitted.clear()
 
-    def _apply(self, unit: Unit, last_position: int) -> None:  # noqa: C901  # one branch a kind of write
+    def _apply(self, unit: Unit, last_position: int) -> None:  # noqa: C901, PLR0912  # one branch a kind of write
         position = last_position - len(unit.writes)
         for write in unit.writes:
             position += 1
@@ -178,8 +231,26 @@ class MemoryStore:
                     self._releases[release.workspace, release.application, release.release_id] = msgspec.structs.replace(
                         release, position=position
                     )
+                case PruneWrite():
+                    self._prune(write)
+                case ReclaimWrite():
+                    pass
                 case _:
                     assert_never(write)
+
+    def _prune(self, write: PruneWrite) -> None:
+        gone = {run.run_id for run in write.runs}
+        for run in write.runs:
+            self._history.pop(run.run_id, None)
+            self._runs.pop(run.run_id, None)
+            for attempt_id in run.attempt_ids:
+                self._attempts.pop(attempt_id, None)
+        for event in write.events:
+            self._events.pop(event.event_id, None)
+        positions = {event.position for event in write.events}
+        self._changes = [(of, row) for of, row in self._changes if row.run_id not in gone and row.position not in positions]
+        last = max([run.last_position for run in write.runs] + [event.position for event in write.events], default=0)
+        self._pruned[write.workspace] = max(last, self._pruned.get(write.workspace, 0))
 
     def _apply_run(self, write: RunWrite, position: int) -> None:
         self._history.setdefault(write.run_id, []).append(HistoryRow(position, write.at_ms, write.records))

@@ -14,7 +14,7 @@ from ryusen_protocol.ids import Application, AttemptId, EventId, FunctionId, Man
 from ryusen_server.core import rows as row_types
 from ryusen_server.core.decision import StopChild
 from ryusen_server.ports.store import RunFilter, WakeRow
-from ryusen_server.store.sqlite import SqliteStore, sql
+from ryusen_server.store.sqlite import SqliteStore, changes, retention, sql
 from ryusen_server.store.sqlite.readers import Readers, Rows
 from ryusen_server.store.sqlite.sql import Parameters
 from tests.store.builders import APPLICATION, WORKSPACE
@@ -78,6 +78,16 @@ async def record(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[tu
         where = RunFilter(*filters)
         await store.runs(WORKSPACE, where, before=None, limit=3)
         await store.runs(WORKSPACE, where, before=(1, RunId("r")), limit=3)
+    await store.position()
+    for after in (None, (1, EventId("e"))):
+        await store.old_events(WORKSPACE, before_ms=9, after=after, limit=3)
+    seen += [
+        (changes.CHANGE_SIZES, (3, 4)),
+        (changes.CHANGES, (3, 4, WORKSPACE)),
+        (changes.PRUNED_UP_TO, ("pruned:w",)),
+        (retention.ENDED_FAMILIES, (WORKSPACE, 9, 1, "r", 3)),
+        *((statement, ("r",)) for statement in (retention.RUN_END, retention.OWED, retention.RUN_PARTS, retention.RUN_LAST)),
+    ]
     return seen
 
 

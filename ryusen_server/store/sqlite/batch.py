@@ -14,6 +14,7 @@ import msgspec
 
 from ryusen_protocol.ids import AttemptId, RunId
 from ryusen_server.core.rows import AttemptRow, RunRow, WaitRow
+from ryusen_server.ports.retention import PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import (
     DischargeWrite,
     EventWrite,
@@ -27,6 +28,7 @@ from ryusen_server.ports.store import (
     obligation_key,
 )
 from ryusen_server.store.sqlite import sql
+from ryusen_server.store.sqlite.retention import prune, reclaim
 
 Row = tuple[Any, ...]
 
@@ -59,8 +61,10 @@ class Batch:
         self._workspaces: list[Row] = []
         self._releases: list[Row] = []
         self._operator_commands: list[Row] = []
+        self._prunes: list[PruneWrite] = []
+        self._reclaims: list[ReclaimWrite] = []
 
-    def add(self, unit: Unit, last_position: int) -> None:
+    def add(self, unit: Unit, last_position: int) -> None:  # noqa: C901  # one branch a kind of write
         """Take a unit whose last write commits at `last_position`."""
         position = last_position - len(unit.writes)
         for write in unit.writes:
@@ -82,12 +86,19 @@ class Batch:
                     self._operator_commands.append(_row(write.command))
                 case ReleaseWrite():
                     self._add_release(write, position)
+                case PruneWrite():
+                    self._add_history(position, write.workspace, None, write.at_ms, write.records)
+                    self._prunes.append(write)
+                case ReclaimWrite():
+                    self._reclaims.append(write)
                 case _:
                     assert_never(write)
 
     def rows(self) -> int:
         """How many rows the commit writes."""
-        return sum(len(rows) for _, rows in self._sized())
+        removed = sum(len(run.attempt_ids) + 2 for write in self._prunes for run in write.runs) + sum(len(w.events) for w in self._prunes)
+        moved = sum(write.pages_max for write in self._reclaims)
+        return sum(len(rows) for _, rows in self._sized()) + removed + moved
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write every row, inside the caller's transaction.
@@ -110,6 +121,10 @@ class Batch:
             many(sql.UPSERT_ATTEMPT, map(_row, self._attempts.values()))
         if self._fan_outs:
             _update(connection, sql.UPDATE_FAN_OUT, self._fan_outs)
+        for write in self._prunes:
+            prune(connection, write)
+        for write in self._reclaims:
+            reclaim(connection, write)
 
     def _write_waits(self, connection: sqlite3.Connection) -> None:
         many = connection.executemany

@@ -59,6 +59,8 @@ def _set_up(connection: sqlite3.Connection, path: Path, config: SqliteConfig) ->
     for pragma in _writer_pragmas(config):
         connection.execute(pragma)
     version = schema_version(connection)
+    if version == 0:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only a file without tables takes it
     if version > SCHEMA_VERSION:
         raise StoreRefused(
             f"{path} was written by a newer Ryusen (schema {version}, this one knows {SCHEMA_VERSION}); "

@@ -71,6 +71,7 @@ CREATE INDEX runs_by_status ON runs (workspace, status, created_at_ms, run_id) W
 CREATE INDEX runs_by_outcome ON runs (workspace, outcome, created_at_ms, run_id) WHERE outcome <> 'succeeded';
 CREATE INDEX runs_by_recovery ON runs (workspace, recovery, created_at_ms, run_id) WHERE recovery <> 'not_required';
 CREATE INDEX runs_by_attention ON runs (workspace, shown_attention, created_at_ms, run_id) WHERE shown_attention IS NOT NULL;
+CREATE INDEX runs_by_end ON runs (workspace, ended_at_ms, run_id) WHERE ended_at_ms IS NOT NULL AND parent_run_id IS NULL;
 CREATE INDEX runs_blocked ON runs (workspace, application, function) WHERE status = 'definition_blocked';
 
 CREATE TABLE attempts (
@@ -102,6 +103,8 @@ CREATE INDEX attempts_by_queue ON attempts (workspace, queued_at_ms, attempt_id)
 CREATE INDEX attempts_queued ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'queued';
 CREATE INDEX attempts_authorized ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'authorized';
 CREATE INDEX attempts_unknown ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'unknown';
+CREATE INDEX attempts_unusual ON attempts (workspace, state, queued_at_ms, attempt_id)
+  WHERE state NOT IN ('queued', 'authorized', 'unknown', 'succeeded');
 
 CREATE TABLE events (
   event_id TEXT NOT NULL,
@@ -145,6 +148,8 @@ CREATE TABLE event_keys (
   key TEXT NOT NULL,
   fingerprint TEXT NOT NULL,
   event_id TEXT NOT NULL,
+  routing_generation TEXT,
+  matched INTEGER NOT NULL,
   PRIMARY KEY (workspace, key)
 ) STRICT, WITHOUT ROWID;
 

@@ -200,8 +200,13 @@ def attempts(*, state: str | None, paged: bool) -> str:
             index, terms = "attempts_by_queue", ["workspace = ?"]
         case "queued" | "authorized" | "unknown":
             index, terms = f"attempts_{state}", ["workspace = ?", f"state = '{state}'"]
-        case _:
+        case "succeeded":
             index, terms = "attempts_by_queue", ["workspace = ?", "state = ?"]
+        case _:
+            index, terms = (
+                "attempts_unusual",
+                ["workspace = ?", "state = ?", "state NOT IN ('queued', 'authorized', 'unknown', 'succeeded')"],
+            )
     if paged:
         terms.append("(queued_at_ms, attempt_id) > (?, ?)")
     return _listed(_ATTEMPT, f"attempts INDEXED BY {index}", terms, "queued_at_ms, attempt_id")

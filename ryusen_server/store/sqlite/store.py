@@ -38,6 +38,7 @@ from ryusen_server.core.rows import (
     WaitRow,
 )
 from ryusen_server.ports.changes import ChangePage, Watcher
+from ryusen_server.ports.retention import EventKey, EventPage, FamilyKey, FamilyPage, Space
 from ryusen_server.ports.store import (
     Counts,
     Done,
@@ -56,6 +57,7 @@ from ryusen_server.store.sqlite.connection import open_writer
 from ryusen_server.store.sqlite.faults import StoreRefused, explain
 from ryusen_server.store.sqlite.files import OwnerLock, prepare
 from ryusen_server.store.sqlite.readers import Readers
+from ryusen_server.store.sqlite.retention import OldReader
 from ryusen_server.store.sqlite.run_query import runs_query
 from ryusen_server.store.sqlite.writer import Writer
 
@@ -72,6 +74,7 @@ class SqliteStore:
         self._writer = writer
         self._readers = readers
         self._changes = ChangeReader(readers)
+        self._old = OldReader(readers)
         self._ephemeral = ephemeral
         self._closed = False
 
@@ -148,6 +151,18 @@ class SqliteStore:
     async def changes(self, workspace: Workspace, *, after: int) -> ChangePage | ResyncReason:
         """See the port."""
         return await self._changes.changes(workspace, after=after)
+
+    async def old_families(self, workspace: Workspace, *, before_ms: int, after: FamilyKey | None, limit: int) -> FamilyPage:
+        """See the port."""
+        return await self._old.old_families(workspace, before_ms=before_ms, after=after, limit=limit)
+
+    async def old_events(self, workspace: Workspace, *, before_ms: int, after: EventKey | None, limit: int) -> EventPage:
+        """See the port."""
+        return await self._old.old_events(workspace, before_ms=before_ms, after=after, limit=limit)
+
+    async def space(self) -> Space:
+        """See the port."""
+        return await self._old.space()
 
     async def flush(self) -> None:
         """See the port."""

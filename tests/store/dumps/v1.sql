@@ -36,9 +36,11 @@ CREATE TABLE event_keys (
   key TEXT NOT NULL,
   fingerprint TEXT NOT NULL,
   event_id TEXT NOT NULL,
+  routing_generation TEXT,
+  matched INTEGER NOT NULL,
   PRIMARY KEY (workspace, key)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "event_keys" VALUES('default','k','print of k','evt_1');
+INSERT INTO "event_keys" VALUES('default','k','print of k','evt_1',NULL,0);
 CREATE TABLE events (
   event_id TEXT NOT NULL,
   workspace TEXT NOT NULL,
@@ -174,12 +176,15 @@ CREATE INDEX runs_by_status ON runs (workspace, status, created_at_ms, run_id) W
 CREATE INDEX runs_by_outcome ON runs (workspace, outcome, created_at_ms, run_id) WHERE outcome <> 'succeeded';
 CREATE INDEX runs_by_recovery ON runs (workspace, recovery, created_at_ms, run_id) WHERE recovery <> 'not_required';
 CREATE INDEX runs_by_attention ON runs (workspace, shown_attention, created_at_ms, run_id) WHERE shown_attention IS NOT NULL;
+CREATE INDEX runs_by_end ON runs (workspace, ended_at_ms, run_id) WHERE ended_at_ms IS NOT NULL AND parent_run_id IS NULL;
 CREATE INDEX runs_blocked ON runs (workspace, application, function) WHERE status = 'definition_blocked';
 CREATE UNIQUE INDEX attempts_by_id ON attempts (attempt_id);
 CREATE INDEX attempts_by_queue ON attempts (workspace, queued_at_ms, attempt_id);
 CREATE INDEX attempts_queued ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'queued';
 CREATE INDEX attempts_authorized ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'authorized';
 CREATE INDEX attempts_unknown ON attempts (workspace, queued_at_ms, attempt_id) WHERE state = 'unknown';
+CREATE INDEX attempts_unusual ON attempts (workspace, state, queued_at_ms, attempt_id)
+  WHERE state NOT IN ('queued', 'authorized', 'unknown', 'succeeded');
 CREATE UNIQUE INDEX events_by_id ON events (event_id);
 CREATE INDEX events_by_time ON events (workspace, received_at_ms, event_id);
 CREATE INDEX events_by_name ON events (workspace, name, received_at_ms, event_id);
