@@ -27,12 +27,13 @@ from ryusen_protocol.frames import CONNECT_PATH
 from ryusen_protocol.limits import LONG_POLL_MS_MAX, REQUEST_BYTES_MAX
 from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, storage_unavailable
 from ryusen_protocol.words import printable
-from ryusen_server.api import attempts, deployment, events, fleet, retention, runs, server, stream
+from ryusen_server.api import attempts, deployment, events, fleet, metrics, retention, runs, server, stream
 from ryusen_server.api.context import Context
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
 from ryusen_server.api.credentials import refusal as unauthorized
 from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, refusal
 from ryusen_server.api.parameters import parameter_names, query, segment
+from ryusen_server.api.requests import NO_ROUTE
 from ryusen_server.api.route import EVENT_STREAM, Answer, Call, Refused, Route, Streamed, Text, answer_problem
 from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.transports.connected.gateway import Gateway
@@ -49,6 +50,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *fleet.ROUTES,
     *stream.ROUTES,
     *retention.ROUTES,
+    *metrics.ROUTES,
 )
 _HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
@@ -161,6 +163,7 @@ class _Problems(ErrorHandler):
             connection = request.transport.get_protocol()
             if isinstance(connection, ServerConnection):
                 connection.answered_early()
+        context.requests.answer(request.method, getattr(request.ctx, "route", NO_ROUTE), told.status)
         return _respond(told)
 
     def default(self, request: Request, exception: Exception) -> HTTPResponse:
@@ -320,6 +323,16 @@ def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any
     streams = route.answers.get(200) == Text(EVENT_STREAM)
 
     async def handle(request: Request, **raw_segments: str) -> HTTPResponse | None:
+        request.ctx.route = route.path
+        began = context.requests.began(route.path)
+        try:
+            response = await respond(request, raw_segments)
+        finally:
+            context.requests.ended(route.path, began)
+        context.requests.answer(request.method, route.path, 200 if response is None else response.status)
+        return response
+
+    async def respond(request: Request, raw_segments: Mapping[str, str]) -> HTTPResponse | None:
         segments = {name: segment(name, raw) for name, raw in raw_segments.items()}
         parameters = query(_query_bytes(request), route.query)
         call = Call(segments, parameters, request.body, cast("Principal | None", request.ctx.principal))

@@ -13,6 +13,7 @@ from ryusen_protocol.ids import ManifestGeneration, Workspace
 from ryusen_protocol.manifest import FunctionDeclaration, TriggerDeclaration
 from ryusen_server.api.credentials import Access
 from ryusen_server.api.pace import PACE
+from ryusen_server.api.requests import Requests
 from ryusen_server.core.rows import ManifestRow
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Context:
         self.facts = facts
         self.workers_connected = workers_connected
         self.pace = PACE
+        self.requests = Requests()
         self.draining = False
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the server is about to go: whoever waits is answered with what there is."""

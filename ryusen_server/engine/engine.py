@@ -39,7 +39,7 @@ from ryusen_server.engine.registration import Registrar
 from ryusen_server.engine.runs import Runs
 from ryusen_server.engine.sessions import Sessions
 from ryusen_server.engine.sweeping import Sweeper
-from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, ContactView, StoppedRun, WorkerView
+from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, ContactView, Present, StoppedRun, WorkerView
 from ryusen_server.engine.waited import UnderWay, WaitedNames
 from ryusen_server.engine.waiting import Waiters
 from ryusen_server.ports.store import Store
@@ -217,6 +217,18 @@ class Engine:
     def contact(self, request_id: RequestId) -> ContactView | None:
         """The lease of an authorized attempt."""
         return self._leases.view(request_id, self._clock.now_ms())
+
+    def present(self) -> Present:
+        """How much is in memory, waits for workers, and is out at them."""
+        workers: dict[tuple[str, str], int] = {}
+        capacity = in_flight = 0
+        for instance in self._fleet.all():
+            state = "away" if instance.channel is None else "draining" if instance.draining else "connected"
+            key = (instance.transport, state)
+            workers[key] = workers.get(key, 0) + 1
+            capacity += instance.capacity if instance.available else 0
+            in_flight += instance.in_flight
+        return Present(len(self._runs), self._dispatcher.waiting, workers, capacity, in_flight)
 
     def can_run(self, scope: Scope, function: FunctionId) -> bool:
         """Whether some connected worker that is not draining can run the function."""

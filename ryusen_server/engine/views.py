@@ -47,6 +47,16 @@ class ContactView(msgspec.Struct, frozen=True):
     unknown_at_ms: int
 
 
+class Present(msgspec.Struct, frozen=True):
+    """What the engine holds in memory just now. `workers` counts instances by (transport, state); `capacity` is of those that take work."""
+
+    runs_in_memory: int
+    runs_waiting: int
+    workers: dict[tuple[str, str], int]
+    capacity: int
+    in_flight: int
+
+
 class AcceptedEvent(msgspec.Struct, frozen=True):
     """A durable event; `replayed` when an earlier submission under the same key had created it.
 

@@ -36,6 +36,7 @@ from ryusen_server.core.rows import (
     WaitRow,
 )
 from ryusen_server.ports.changes import ChangeStore
+from ryusen_server.ports.measures import MeasuredStore
 from ryusen_server.ports.retention import PruneWrite, ReclaimWrite, RetentionStore
 
 
@@ -196,7 +197,7 @@ class Counts(msgspec.Struct, frozen=True):
     runs_blocked: int = 0
 
 
-class Store(ChangeStore, RetentionStore, Protocol):
+class Store(ChangeStore, RetentionStore, MeasuredStore, Protocol):
     """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
 
     def submit(self, unit: Unit, done: Done) -> int:

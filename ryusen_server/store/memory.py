@@ -7,6 +7,7 @@ with one server, a unit decided on a position that the run has left behind is a 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -39,6 +40,7 @@ from ryusen_server.core.rows import (
 )
 from ryusen_server.ports.changes import ChangePage, ChangeRow, Watcher
 from ryusen_server.ports.commits import changes_of
+from ryusen_server.ports.measures import StoreMeasures, Tallies
 from ryusen_server.ports.retention import (
     EventKey,
     EventPage,
@@ -102,6 +104,7 @@ class MemoryStore:
         self._watcher: Watcher | None = None
         self._changes: list[tuple[Workspace, ChangeRow]] = []
         self._pruned: dict[Workspace, int] = {}
+        self.measures = StoreMeasures()
 
     def submit(self, unit: Unit, done: Done) -> int:
         """See the port. Raises `Inconsistent`."""
@@ -165,6 +168,19 @@ class MemoryStore:
         used = {run.event_id for run in self._runs.values()}
         old = [OldEvent(event.event_id, event.position) for event in page if event.fan_out_next is None and event.event_id not in used]
         return EventPage(old, (page[-1].received_at_ms, page[-1].event_id) if len(page) == limit else None)
+
+    @property
+    def queued_units(self) -> int:
+        """See the port."""
+        return len(self._queue)
+
+    async def tallies(self) -> Tallies:
+        """See the port."""
+        self._readable()
+        runs = Counter(run.status for run in self._runs.values() if run.status != "ended")
+        attempts = Counter(attempt.state for attempt in self._attempts.values())
+        expanding = sum(event.fan_out_next is not None for event in self._events.values())
+        return Tallies(dict(runs), {state: attempts[state] for state in ("queued", "authorized", "unknown")}, expanding)
 
     async def space(self) -> Space:
         """See the port."""

@@ -14,6 +14,7 @@ import msgspec
 
 from ryusen_protocol.ids import AttemptId, RunId
 from ryusen_server.core.rows import AttemptRow, RunRow, WaitRow
+from ryusen_server.ports.measures import StoreMeasures
 from ryusen_server.ports.retention import PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import (
     DischargeWrite,
@@ -99,6 +100,12 @@ class Batch:
         removed = sum(len(run.attempt_ids) + 2 for write in self._prunes for run in write.runs) + sum(len(w.events) for w in self._prunes)
         moved = sum(write.pages_max for write in self._reclaims)
         return sum(len(rows) for _, rows in self._sized()) + removed + moved
+
+    def tally(self, measures: StoreMeasures) -> None:
+        """Count what the commit left its attempts and runs in. A run's row is written by its end for the last time."""
+        measures.attempts.update(attempt.state for attempt in self._attempts.values())
+        for runs in (self._new_runs, self._runs):
+            measures.runs_ended.update(run.outcome for run in runs.values() if run.ended_at_ms is not None and run.outcome is not None)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write every row, inside the caller's transaction.

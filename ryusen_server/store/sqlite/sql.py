@@ -183,6 +183,14 @@ SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM runs),
   (SELECT count(*) FROM runs INDEXED BY runs_blocked WHERE status = 'definition_blocked')
 """
 
+LIVE_RUNS: Final = "SELECT status, count(*) FROM runs INDEXED BY runs_by_status WHERE status <> 'ended' GROUP BY workspace, status"
+OPEN_COUNTS: Final = """
+SELECT (SELECT count(*) FROM attempts INDEXED BY attempts_queued WHERE state = 'queued'),
+  (SELECT count(*) FROM attempts INDEXED BY attempts_authorized WHERE state = 'authorized'),
+  (SELECT count(*) FROM attempts INDEXED BY attempts_unknown WHERE state = 'unknown'),
+  (SELECT count(*) FROM events INDEXED BY events_to_expand WHERE fan_out_next IS NOT NULL)
+"""
+
 LAST: Final = "\U0010ffff"
 """Sorts after any text that continues a prefix."""
 ENDLESS: Final = -1

@@ -38,6 +38,7 @@ from ryusen_server.core.rows import (
     WaitRow,
 )
 from ryusen_server.ports.changes import ChangePage, Watcher
+from ryusen_server.ports.measures import StoreMeasures, Tallies
 from ryusen_server.ports.retention import EventKey, EventPage, FamilyKey, FamilyPage, Space
 from ryusen_server.ports.store import (
     Counts,
@@ -163,6 +164,24 @@ class SqliteStore:
     async def space(self) -> Space:
         """See the port."""
         return await self._old.space()
+
+    @property
+    def measures(self) -> StoreMeasures:
+        """See the port."""
+        return self._writer.measures
+
+    @property
+    def queued_units(self) -> int:
+        """See the port."""
+        return self._writer.queued_units
+
+    async def tallies(self) -> Tallies:
+        """See the port. Walks indexes of what is open."""
+        runs: dict[str, int] = {}
+        for status, count in await self._readers.rows(sql.LIVE_RUNS):
+            runs[status] = runs.get(status, 0) + count
+        queued, authorized, unknown, expanding = (await self._readers.rows(sql.OPEN_COUNTS))[0]
+        return Tallies(runs, {"queued": queued, "authorized": authorized, "unknown": unknown}, expanding)
 
     async def flush(self) -> None:
         """See the port."""

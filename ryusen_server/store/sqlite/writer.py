@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ryusen_server.ports.changes import Watcher
+from ryusen_server.ports.measures import StoreMeasures
 from ryusen_server.ports.store import Done, StorageUnavailable, Unit
 from ryusen_server.store.sqlite.batch import Batch
 from ryusen_server.store.sqlite.config import CommitHooks, SqliteConfig
@@ -53,6 +54,8 @@ class Writer:
         self._config = config
         self._hooks = hooks
         self._on_fatal = on_fatal
+        self.measures = StoreMeasures()
+        """Counted on the writer's thread."""
         self.watcher: Watcher | None = None
         """Told of every commit. Loop thread only."""
         self._presence = Presence(path)
@@ -91,6 +94,11 @@ class Writer:
                 return self._position
         self._loop.call_soon(done, StorageUnavailable(_STOPPING))
         return self._position
+
+    @property
+    def queued_units(self) -> int:
+        """Units that wait for a commit."""
+        return len(self._queue)
 
     async def close(self) -> None:
         """Commit what waits, close the connection, end the thread. Later units fail."""
@@ -167,9 +175,14 @@ class Writer:
             batch = Batch()
             for pending in pendings:
                 batch.add(pending.unit, pending.last_position)
+            began = time.perf_counter()
             self._write(batch)
+            self.measures.commit_seconds.observe(time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001 — whatever it is, nothing of the batch was committed, and each unit must be told
+            self.measures.commits_failed += 1
             return self._failed(error)
+        self.measures.commit_units.observe(len(units))
+        batch.tally(self.measures)
         self._pacer.wrote(batch.rows(), batch.bytes)
         self._hooks.after_commit(units)
         return None
