@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 64
 """Waits that settle before the next ones are read."""
-EVENTS_AT_ONCE = 4
+EVENTS_AT_ONCE = 16
 """Events that are matched side by side; the others wait their turn, in the order they came."""
 
 
