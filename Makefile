@@ -8,8 +8,9 @@ TARGET ?= examples/orders/orders.py
 JOBS ?= auto
 
 SEEDS ?= 1000
+REQUESTS ?= 20000
 
-.PHONY: dev test check lint types layers bench simulate mutants fuzz conformance clean help
+.PHONY: fuzz-api dev test check lint types layers bench simulate mutants fuzz conformance clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -19,6 +20,7 @@ help:
 	@echo 'make simulate SEEDS=1000   simulated lives of server and workers, from seeds'
 	@echo 'make mutants               planted mistakes, each of which a simulated life must catch'
 	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
+	@echo 'make fuzz-api REQUESTS=20000   requests made up from the OpenAPI document, against a running server'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -56,6 +58,9 @@ fuzz: $(VENV)/.development
 	$(BIN)/python -m tests.protocol.fuzz_codec --count 1000000
 	TZ=Asia/Tokyo $(BIN)/python -m tests.sdk.value_rounds --count 100000
 	TZ=America/St_Johns $(BIN)/python -m tests.sdk.value_rounds --count 100000
+
+fuzz-api: $(VENV)/.development
+	$(BIN)/python -m tests.api.fuzz_api --requests $(REQUESTS)
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
