@@ -34,6 +34,7 @@ def run_server(order: messages.RunServer, tell: Callable[[messages.Fact], None])
         http_capacity=order.http_capacity,
         http_secret=order.http_secret,
         log_level=order.log_level,
+        log_format=order.log_format,
     )
 
     def ready(now: Ready) -> None:

@@ -58,6 +58,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("http-endpoint", "serve", "many", []),
     Setting("http-capacity", "serve", "number", 32),
     Setting("http-secret", "serve", "text", None),
+    Setting("log-format", "serve", "text", "text"),
     Setting("release", "worker", "text", None),
     Setting("capacity", "worker", "number", 32),
     Setting("publish", "worker", "switch", default=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,6 +28,9 @@ CredentialsOption = Annotated[
 ]
 LeaseOption = Annotated[
     str | None, typer.Option("--lease", metavar="DURATION", help="How long a worker may be silent; heartbeats are a third [default: 30s].")
+]
+LogFormatOption = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="How the server logs: text or json [default: text].")
 ]
 GraceOption = Annotated[
     str | None, typer.Option("--reconnect-grace", metavar="DURATION", help="How long a lost worker may come back [default: 30s].")
@@ -55,6 +58,7 @@ def serve(
     credentials: CredentialsOption = None,
     lease: LeaseOption = None,
     reconnect_grace: GraceOption = None,
+    log_format: LogFormatOption = None,
     max_run_timeout: MaxTimeoutOption = None,
     default_run_timeout: DefaultTimeoutOption = None,
     http_endpoint: EndpointOption = None,
@@ -74,6 +78,7 @@ def serve(
         credentials=credentials,
         lease=lease,
         reconnect_grace=reconnect_grace,
+        log_format=log_format,
         max_run_timeout=max_run_timeout,
         default_run_timeout=default_run_timeout,
         http_endpoint=http_endpoint,
@@ -160,6 +165,7 @@ def dev(
     credentials: CredentialsOption = None,
     lease: LeaseOption = None,
     reconnect_grace: GraceOption = None,
+    log_format: LogFormatOption = None,
     max_run_timeout: MaxTimeoutOption = None,
     default_run_timeout: DefaultTimeoutOption = None,
     http_endpoint: EndpointOption = None,
@@ -187,6 +193,7 @@ def dev(
         credentials=credentials,
         lease=lease,
         reconnect_grace=reconnect_grace,
+        log_format=log_format,
         max_run_timeout=max_run_timeout,
         default_run_timeout=default_run_timeout,
         http_endpoint=http_endpoint,
@@ -221,6 +228,7 @@ def _server_order(
     credentials: str | None,
     lease: str | None,
     reconnect_grace: str | None,
+    log_format: str | None,
     max_run_timeout: str | None,
     default_run_timeout: str | None,
     http_endpoint: list[str] | None,
@@ -254,7 +262,16 @@ def _server_order(
         ephemeral=ephemeral,
         # A supervisor tells of the server's life itself; from the server's own log it needs what is wrong.
         log_level="WARNING" if supervised else "INFO",
+        log_format=_log_format(settings.text("log-format", log_format)),
     )
+
+
+def _log_format(given: str) -> Literal["text", "json"]:
+    match given:
+        case "text" | "json":
+            return given
+        case _:
+            raise usage(f"the log format {given!r} is none of text, json", "give --log-format text or --log-format json")
 
 
 def _endpoints(given: list[str]) -> list[str]:

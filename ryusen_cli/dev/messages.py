@@ -5,6 +5,8 @@ Downwards a child gets exactly one order; then the pipe only stands open, and it
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -25,6 +27,7 @@ class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     http_secret: str | None = None
     ephemeral: bool = False
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
 
 
 class RunWorker(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="worker"):

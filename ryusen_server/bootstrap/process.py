@@ -25,7 +25,7 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 
 def run(settings: ServerSettings, *, on_ready: Callable[[Ready], None] | None) -> int:
     """See `ryusen_server.bootstrap.serve`."""
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _allow_many_files()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -76,6 +77,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_secret: str | None = None
     drain_ms: int = 10_000
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
 
 
 class StartRefused(Exception):

@@ -7,6 +7,7 @@ event goes when it is expanded and no run of it is left. What stays for ever: id
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,8 @@ from ryusen_server.engine.runs import Runs
 from ryusen_server.ports.retention import OldEvent, OldRun, PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import StorageUnavailable, Store, Unit, Write
 from ryusen_server.ports.time import Clock
+
+log = logging.getLogger(__name__)
 
 FAMILIES_A_COMMIT: Final = 32
 EVENTS_A_COMMIT: Final = 128
@@ -52,6 +55,8 @@ class Pruner:
             complete = await self._remove_families(workspace, pruned, until_ms) and await self._remove_events(workspace, pruned, until_ms)
             pruned.complete = await self._reclaim(until_ms) and complete
             pruned.freed_bytes = max(0, before - (await self._store.space()).bytes)
+            told = "%d runs and %d events are removed from workspace %s"
+            log.info(told, pruned.runs, pruned.events, workspace, extra={"workspace": workspace})
             return pruned
 
     async def _remove_families(self, workspace: Workspace, pruned: Pruned, until_ms: int) -> bool:

@@ -104,6 +104,7 @@ class Sessions:
 
     def _registered(self, opened: Opened) -> None:
         instance = opened.instance
+        log.info("worker %s of %s is connected", instance.instance_id, instance.scope.application, extra=_about(instance))
         for run_id, proof in opened.never_began:
             self._mover.command(run_id, proof)
         self._dispatcher.hurry(instance.scope, instance.frame.functions)
@@ -230,7 +231,7 @@ class Sessions:
         self._dispatcher.pump(instance)
 
     def _unreadable(self, instance: Instance, request_id: RequestId, flight: Flight | None, why: str) -> None:
-        log.warning("worker %s sent an unreadable outcome for %s: %s", instance.instance_id, request_id, why)
+        log.warning("worker %s sent an unreadable outcome for %s: %s", instance.instance_id, request_id, why, extra=_about(instance))
         out = flight or self._leases.of_scope(request_id, instance.scope)
         live = None if out is None else self._runs.get(out.run_id)
         if out is not None and live is None and not (flight is not None and flight.discovery):
@@ -277,6 +278,7 @@ class Sessions:
         instance = self._fleet.at(session_id)
         if instance is None:
             return
+        log.info("worker %s of %s is away: %s", instance.instance_id, instance.scope.application, reason, extra=_about(instance))
         self._fleet.close(instance, reason, self._clock.now_ms())
         self._leases.lose_contact(instance)
         for request_id in request_ids(flight for flight in instance.flights.values() if flight.discovery):
@@ -324,6 +326,9 @@ class Sessions:
 
     def attempt_changed(self, run: Run, attempt: Attempt) -> None:
         """Leases follow attempts: one exactly while an attempt is authorized."""
+        if attempt.state == "unknown":
+            about = {"run_id": run.run_id, "attempt_id": attempt.attempt_id, "step_id": attempt.step_id}
+            log.warning("attempt %s of run %s is Unknown: nobody can tell what it did", attempt.attempt_id, run.run_id, extra=about)
         if attempt.state == "authorized":
             self._leases.begin(run, attempt, floor_ms=0, in_contact=True)
         elif attempt.request_id is not None:
@@ -349,6 +354,10 @@ class Sessions:
     def run_rests(self, live: LiveRun) -> None:
         """A run that waits has left the memory."""
         self._dispatcher.rest(live)
+
+
+def _about(instance: Instance) -> dict[str, str]:
+    return {"instance_id": instance.instance_id, "workspace": instance.scope.workspace, "application": instance.scope.application}
 
 
 def _answers_discovery(body: OutcomeBody) -> bool:
