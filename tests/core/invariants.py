@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -121,10 +121,10 @@ class Watch:
         self._of: dict[type, list[Entry]] = defaultdict(list)
         self._at: dict[int, list[Entry]] = defaultdict(list)
 
-    def commit(self, row: HistoryRow) -> None:
-        """Take one committed transaction."""
+    def commit(self, row: HistoryRow, records: list[Record] | None = None) -> None:
+        """Take one committed transaction; `records` are those of the row, when they are decoded already."""
         self.rows.append(row)
-        for record in decode_records(row.records):
+        for record in decode_records(row.records) if records is None else records:
             entry = Entry(len(self.entries), row.position, row.at_ms, record)
             self.entries.append(entry)
             self._of[type(record)].append(entry)
@@ -134,8 +134,7 @@ class Watch:
     def of(self, kind: type[_R]) -> Iterator[tuple[Entry, _R]]:
         """The records of a kind, in commit order."""
         for entry in self._of[kind]:
-            assert isinstance(entry.record, kind)
-            yield entry, entry.record
+            yield entry, cast("_R", entry.record)
 
     def at(self, position: int) -> list[Record]:
         """The records of one transaction."""

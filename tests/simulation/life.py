@@ -23,12 +23,14 @@ from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, Stopped
 from ryusen_server.ports.store import StorageUnavailable
 from tests.simulation.options import TROUBLES
 from tests.simulation.server import Lost
-from tests.simulation.workers import Worker, manifest_of_release
+from tests.simulation.workers import Worker
 from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment, World
 
 TRANSITIONS_MIN = 40
-"""A life that has seen fewer by the end of its acts goes on."""
+"""A life that will have seen fewer by its end goes on."""
 MORE_ACTS_MAX = 400
+REMEDIES = ("mend", "publish", "worker", "submit")
+"""What is left to a life in which troubles let hardly anything happen."""
 
 Act = Callable[["Life"], None]
 
@@ -56,14 +58,21 @@ class Life:
         await asyncio.sleep(0.2)
         acts = list(world.temper.weights)
         weights = list(world.temper.weights.values())
+        in_trouble_max = world.options.steps + MORE_ACTS_MAX // 2
         for index in range(world.options.steps + MORE_ACTS_MAX):
-            if index >= world.options.steps and world.auditor.transitions >= TRANSITIONS_MIN:
+            if index >= world.options.steps and self._is_full():
                 break
-            name = self.chance.choices(acts, weights)[0]
+            name = self.chance.choices(acts, weights)[0] if index < in_trouble_max else self.chance.choice(REMEDIES)
             world.trace(f"act: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
             ACTS[name](self)
             await asyncio.sleep(self.chance.choice(world.temper.pause_ms) / 1000)
+
+    def _is_full(self) -> bool:
+        """Whether the life will have seen enough by its end: a run that has not ended has at least one transition before it."""
+        auditor = self.world.auditor
+        missing = TRANSITIONS_MIN - auditor.transitions
+        return missing <= 0 or missing <= sum(audit.shadow.status != "ended" for audit in auditor.runs.values())
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:
         self._errands.append(self.world.loop.spawn(None, work))
@@ -120,7 +129,7 @@ class Life:
     async def _publish(self, deployment: Deployment, *, stale: bool = False) -> None:
         world, scope = self.world, deployment.scope
         release = deployment.current
-        manifest = manifest_of_release(release, world.outside)
+        _, manifest = world.builds.of(release)
         parent: ManifestGeneration | None = None if stale else deployment.parent
         for _ in range(3):
             publication = manifest.publication(parent)
@@ -269,6 +278,7 @@ class Life:
         if worker is not None and held:
             chosen = self.chance.choice(held)
             if chosen.run_id in self.world.auditor.runs and chosen.request_id in self.world.auditor.runs[chosen.run_id].shadow.requests:
+                self.world.auditor.misspoken.add(chosen.request_id)
                 self._say(worker, self._answer(chosen.request_id, chosen.run_id, shift=self.chance.choice((-1, 1))))
 
     def _answer(self, request_id: RequestId, run_id: RunId, shift: int = 0) -> bytes:

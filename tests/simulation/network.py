@@ -18,6 +18,8 @@ from websockets.protocol import State
 
 from tests.simulation.scheduling import Process, SimulatedLoop
 
+_OPCODES = {opcode.value: opcode for opcode in Opcode}
+
 
 def framed(opcode: Opcode, data: bytes) -> bytes:
     """One message as bytes."""
@@ -30,7 +32,7 @@ def unframed(data: bytes) -> list[tuple[Opcode, bytes]]:
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at + 1 : at + 5], "big")
-        found.append((Opcode(data[at]), data[at + 5 : at + 5 + size]))
+        found.append((_OPCODES[data[at]], data[at + 5 : at + 5 + size]))
         at += 5 + size
     return found
 
@@ -65,6 +67,7 @@ class Wire:
         self.is_silent = False
         self.worker = End(self, worker)
         self.server = End(self, server)
+        self.worker.peer, self.server.peer = self.server, self.worker
 
     @property
     def is_open(self) -> bool:
@@ -87,6 +90,8 @@ class Wire:
 class End(asyncio.Transport):
     """One side's socket."""
 
+    peer: End
+
     def __init__(self, wire: Wire, process: Process) -> None:
         super().__init__()
         self._wire = wire
@@ -100,10 +105,6 @@ class End(asyncio.Transport):
         self._latest = 0.0
         self._lost_told = False
         self._wrote_eof = False
-
-    @property
-    def peer(self) -> End:
-        return self._wire.server if self is self._wire.worker else self._wire.worker
 
     # what its owner calls
 

@@ -97,7 +97,7 @@ def temper(seed: int, options: Options) -> Temper:
         early=early if options.early is None else options.early,
         fan_out_batch=chance.choice((1, 2, 64)),
         runs_in_memory=chance.choice((1, 3, 20_000, 20_000)),
-        tick_ms=chance.choice((250, 1_000, 1_000, 2_000)),
+        tick_ms=chance.choice((250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000)),
         crash_at_commit=chance.choice((0.0, 0.01, 0.05)) if stormy else 0.0,
         commit_fails=chance.choice((0.0, 0.02, 0.1)) if stormy else 0.0,
         read_fails=chance.choice((0.0, 0.05)) if stormy else 0.0,

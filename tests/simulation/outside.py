@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import current_operation, current_pass
 from ryusen_server.core.records import AttemptSettled
 from tests.simulation.auditing import Auditor, RunAudit
-from tests.simulation.scheduling import Process
+from tests.simulation.scheduling import Process, current_process
 
 Key = tuple[str, str, str, int]
 """Run, step, phase, generation."""
@@ -69,13 +69,22 @@ _CHANCES = {
 class Outside:
     """Performs callbacks and keeps what they did."""
 
-    def __init__(self, seed: int, temper: str, auditor: Auditor, now_ms: Callable[[], int], trace: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        temper: str,
+        auditor: Auditor,
+        workers: Mapping[Process, Code],
+        now_ms: Callable[[], int],
+        trace: Callable[[str], None],
+    ) -> None:
         self.effects: dict[Key, Effect] = {}
         self.by_request: dict[RequestId, Effect] = {}
         self.calm = False
         self._seed = seed
         self._chances = _CHANCES[temper]
         self._auditor = auditor
+        self._workers = workers
         self._now_ms = now_ms
         self._trace = trace
         self._disproved: set[RequestId] = set()
@@ -94,8 +103,11 @@ class Outside:
         death = chance.choice(("in", "after")) if chance.random() < 0.03 else None
         return Plan(ends, min(takes_ms, 50), None) if self.calm else Plan(ends, takes_ms, death)
 
-    async def perform(self, worker: Code, step_id: str, given: object) -> object:
-        """A callback of user code, from its first line on."""
+    async def perform(self, step_id: str, given: object) -> object:
+        """A callback of user code, from its first line on, in the worker whose turn it is."""
+        process = current_process()
+        assert process is not None
+        worker = self._workers[process]
         operation = current_operation.get()
         running = current_pass.get()
         assert operation is not None
@@ -130,9 +142,8 @@ class Outside:
             case _:
                 return effect.value
 
-    def ambient(self, worker: Any) -> bool:
+    def ambient(self) -> bool:
         """Something that a body should not depend on, and may."""
-        del worker
         if self.calm:
             return True
         self._asked += 1

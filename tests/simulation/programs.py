@@ -73,9 +73,9 @@ class Escaped(Exception):
 class Outside(Protocol):
     """The world that callbacks happen in."""
 
-    async def perform(self, worker: Any, step_id: str, given: object) -> object: ...
+    async def perform(self, step_id: str, given: object) -> object: ...
 
-    def ambient(self, worker: Any) -> bool: ...
+    def ambient(self) -> bool: ...
 
 
 def random_call(chance: random.Random, step_id: str) -> Call:
@@ -155,8 +155,8 @@ def without_repeats(program: Program) -> Program:
     return Program(tuple(nodes), program.portable)
 
 
-def function_of(program: Program, outside: Outside, worker: Any) -> Callable[[Any, Any], Awaitable[object]]:
-    """The SDK function that a program is, for the code of one worker."""
+def function_of(program: Program, outside: Outside) -> Callable[[Any, Any], Awaitable[object]]:
+    """The SDK function that a program is, in whichever worker's process it runs."""
 
     async def body(event: Any, step: Any) -> object:
         del event
@@ -164,11 +164,11 @@ def function_of(program: Program, outside: Outside, worker: Any) -> Callable[[An
         for node in program.nodes:
             match node:
                 case Call():
-                    await _call(step, node, done, outside, worker)
+                    await _call(step, node, done, outside)
                 case Fork():
-                    if outside.ambient(worker):
+                    if outside.ambient():
                         for inner in node.inside:
-                            await _call(step, inner, done, outside, worker)
+                            await _call(step, inner, done, outside)
                 case Escape():
                     raise Escaped(node.message)
         return list(done) if program.portable else object()
@@ -176,12 +176,12 @@ def function_of(program: Program, outside: Outside, worker: Any) -> Callable[[An
     return body
 
 
-async def _call(step: Any, node: Call, done: list[str], outside: Outside, worker: Any) -> None:
+async def _call(step: Any, node: Call, done: list[str], outside: Outside) -> None:
     async def act() -> object:
-        return await outside.perform(worker, node.step_id, None)
+        return await outside.perform(node.step_id, None)
 
     async def undo(result: object) -> object:
-        return await outside.perform(worker, node.step_id, result)
+        return await outside.perform(node.step_id, result)
 
     own = None if node.undo_timeout_ms is None else node.undo_timeout_ms / 1000
     try:

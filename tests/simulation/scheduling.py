@@ -15,6 +15,8 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import Any
 
+import msgspec
+
 from ryusen_protocol.ids import RequestId
 
 TURNS_MAX = 1_000_000
@@ -63,17 +65,14 @@ class Stuck(AssertionError):
     """Nothing is scheduled any more, yet the simulation has not ended."""
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """What is scheduled: asyncio's handle without what only debugging needs."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None, when_s: float = 0.0) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = copy_context() if context is None else context
-        self.when_s = when_s
-        self.is_cancelled = False
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
+    when_s: float = 0.0
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -112,24 +111,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        turn = Turn(callback, args, context)
+        turn = Turn(callback, args, copy_context() if context is None else context)
         self._turns.append(turn)
         return turn
 
     call_soon_threadsafe = call_soon
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        turn = Turn(callback, args, context, when)
+        turn = Turn(callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._order), turn))
         return turn
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         when = self._now + delay if delay > 0 else self._now
-        turn = Turn(callback, args, context, when)
+        turn = Turn(callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._order), turn))
         return turn
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         del name  # asyncio counts tasks for names, over all loops of a process
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name="task", context=context)
         self.tasks.append(task)

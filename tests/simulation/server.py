@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ryusen_protocol.codec import decode_server_frame
-from ryusen_protocol.frames import Invoke, OutcomeAck
+from ryusen_protocol.frames import Invoke, OutcomeAck, ServerFrame
 from ryusen_protocol.identity import attempt_id
 from ryusen_protocol.invocation import DiscoveryTarget
 from ryusen_protocol.invocation import ForwardTarget as _Forward
@@ -37,12 +37,15 @@ class WatchedConnection(WorkerConnection):
     early: bool
 
     def send(self, frame: bytes) -> None:
-        _audit(self.auditor, frame, early=self.early)
-        super().send(frame)
+        sent = decode_server_frame(frame)
+        _audit(self.auditor, sent, early=self.early)
+        if isinstance(sent, OutcomeAck) and sent.disposition == "stale" and sent.request_id in self.auditor.misspoken:
+            self.auditor.misspoken.remove(sent.request_id)
+        else:
+            super().send(frame)
 
 
-def _audit(auditor: Auditor, frame: bytes, *, early: bool) -> None:
-    sent = decode_server_frame(frame)
+def _audit(auditor: Auditor, sent: ServerFrame, *, early: bool) -> None:
     match sent:
         case Invoke():
             invocation = sent.invocation
@@ -177,6 +180,11 @@ class SimulatedServer:
         self.kill("after its drain")
 
     # its sockets
+
+    def is_listening(self) -> bool:
+        """Whether somebody may connect."""
+        life = self.life
+        return life is not None and life.is_ready and not life.is_closing
 
     def open_wire(self, worker: Worker) -> End:
         """A worker connects. Raises `OSError` when nobody listens."""

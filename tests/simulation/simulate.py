@@ -60,7 +60,7 @@ def simulate(seed: int, options: Options | None = None, *, keep_trace: bool = Fa
     loop.set_exception_handler(world.verdicts.unhandled)
     gc.disable()  # a collection would run the `finally` of dead processes wherever it happened to come
     try:
-        with _observed(world), installed(world.connector, world.conditions.chance):
+        with _observed(world), installed(world.connector, loop, world.conditions.chance):
             main = loop.spawn(None, _whole(life))
             main.add_done_callback(lambda _: loop.stop())
             try:

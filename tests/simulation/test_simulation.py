@@ -18,8 +18,8 @@ from tests.simulation.options import Options
 from tests.simulation.simulate import Result, simulate
 
 SEEDS_IN_ONE_TEST = 25
-TESTS = 20
-SHORTER = Options(steps=20)
+TESTS = 80
+SHORTER = Options(steps=12)
 """Acts enough for forty transitions; longer lives are for `make simulate`."""
 DIGESTS = "from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in (3, 14, 15)])"
 QUICKLY_CAUGHT = ("an effect leaves before its commit", "the unwind goes forward", "memory outlives a failed commit", "leases never end")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 from ryusen_protocol.frames import Software
@@ -29,11 +30,25 @@ from tests.simulation.scheduling import Process, SimulatedLoop, current_process
 SOFTWARE = Software("simulated", "1")
 
 
+class Listener(Protocol):
+    """The server, as the network knows it."""
+
+    def is_listening(self) -> bool: ...
+    def open_wire(self, worker: Worker) -> End: ...
+
+
+class Place(Protocol):
+    """Where the server is."""
+
+    @property
+    def server(self) -> Listener: ...
+
+
 class Connector:
     """How a worker reaches the server: an open end of a wire, or an `OSError`."""
 
-    def __init__(self, open_wire: Callable[[Worker], End]) -> None:
-        self.open_wire = open_wire
+    def __init__(self, world: Place) -> None:
+        self._world = world
         self.workers: dict[Process, Worker] = {}
 
     async def connect(self, url: str, token: str | None, owner: Any, made: Callable[[Any], None]) -> WorkerSocket:
@@ -42,8 +57,10 @@ class Connector:
         process = current_process()
         assert process is not None
         worker = self.workers[process]
+        if not self._world.server.is_listening():
+            raise ConnectionRefusedError("nobody listens")
         await asyncio.sleep(worker.chance.randrange(20) / 1000)
-        socket = WorkerSocket(self.open_wire(worker), owner, worker.loop)
+        socket = WorkerSocket(self._world.server.open_wire(worker), owner, worker.loop)
         made(socket)
         worker.loop.call_soon(owner.opened)
         return socket
@@ -61,7 +78,7 @@ class Worker:
         instance_id: str,
         capacity: int,
         loop: SimulatedLoop,
-        outside: Outside,
+        builds: Builds,
         connector: Connector,
         chance: random.Random,
         trace: Callable[[str], None],
@@ -78,8 +95,7 @@ class Worker:
         self.end: End | None = None
         self._trace = trace
         connector.workers[self.process] = self
-        registry = registry_of(release, outside, self)
-        manifest = manifest_of(registry)
+        registry, manifest = builds.of(release)
         facts = WorkerFacts(
             scope=scope,
             instance_id=InstanceId(instance_id),
@@ -91,7 +107,10 @@ class Worker:
             runtime=SOFTWARE,
         )
         self.session = Session(facts)
-        self.line = _line(self.session, manifest, Host(registry, loop, _NoPool()), loop)  # type: ignore[arg-type]
+        host = Host(registry, loop, _NoPool())  # type: ignore[arg-type]
+        self.line = Line(
+            Server("http://simulated", "ws://simulated", None, publishes=False), self.session, manifest, host, _ignore, Timings()
+        )
         loop.spawn(self.process, self._run())
 
     async def _run(self) -> None:
@@ -143,22 +162,35 @@ class Worker:
         self.loop.call_soon(self.line._drain, context=self.process.context)
 
 
-def registry_of(release: Release, outside: Outside, worker: object) -> Registry:
-    """The functions of a release as the SDK has them registered."""
-    registry = Registry()
-    for function, program in release.programs.items():
-        registry.add(
-            function_of(program, outside, worker),
-            list(release.triggers.get(function, ())) or None,
-            function,
-            None if release.timeouts_ms.get(function) is None else (release.timeouts_ms[function] or 0) / 1000,
-        )
-    return registry
+class Builds:
+    """What each release's code comes to when it is imported: its functions as the SDK has them registered, and what it publishes.
 
+    Made once a release; its workers differ in nothing but the process they run in.
+    """
 
-def manifest_of_release(release: Release, outside: Outside) -> Manifest:
-    """What the release publishes."""
-    return manifest_of(registry_of(release, outside, None))
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._made: dict[int, tuple[Release, Registry, Manifest]] = {}
+
+    def of(self, release: Release) -> tuple[Registry, Manifest]:
+        """The build of a release."""
+        made = self._made.get(id(release))
+        if made is None:
+            registry = self._registry(release)
+            made = self._made[id(release)] = (release, registry, manifest_of(registry))
+        return made[1], made[2]
+
+    def _registry(self, release: Release) -> Registry:
+        registry = Registry()
+        for function, program in release.programs.items():
+            timeout_ms = release.timeouts_ms.get(function)
+            registry.add(
+                function_of(program, self._outside),
+                list(release.triggers.get(function, ())) or None,
+                function,
+                None if timeout_ms is None else timeout_ms / 1000,
+            )
+        return registry
 
 
 class _NoPool:
@@ -168,20 +200,20 @@ class _NoPool:
         raise AssertionError("a simulated callback ran in a thread")
 
 
-def _line(session: Session, manifest: Manifest, host: Host, loop: SimulatedLoop) -> Line:
-    with mock.patch.object(line_module.asyncio, "new_event_loop", return_value=loop):
-        return Line(Server("http://simulated", "ws://simulated", None, publishes=False), session, manifest, host, _ignore, Timings())
+def _given(loop: SimulatedLoop) -> SimulatedLoop:
+    return loop
 
 
 def _ignore(change: object) -> None:
     """Nobody watches a simulated worker's status."""
 
 
-def installed(connector: Connector, chance: random.Random) -> Any:
-    """Gives every worker of this simulation its socket and its spread. A context manager."""
+def installed(connector: Connector, loop: SimulatedLoop, chance: random.Random) -> Any:
+    """Gives every worker of this simulation its loop, its socket and its spread. A context manager."""
     spread = SimpleNamespace(uniform=chance.uniform)
     return _Patches(
         [
+            mock.patch.object(line_module.asyncio, "new_event_loop", partial(_given, loop)),
             mock.patch.object(line_module, "connect", connector.connect),
             mock.patch.object(line_module, "random", spread),
         ]

@@ -22,7 +22,7 @@ from tests.simulation.programs import Program, Release, random_program, redeploy
 from tests.simulation.scheduling import CountedEntropy, SimulatedLoop, Wall
 from tests.simulation.server import SimulatedServer
 from tests.simulation.verdicts import Verdicts
-from tests.simulation.workers import Connector, Worker
+from tests.simulation.workers import Builds, Connector, Worker
 
 EVENT_NAMES = ("e0", "e1", "e2")
 WORKSPACES = (Workspace("w1"), Workspace("w2"))
@@ -152,10 +152,13 @@ class World:
         if options.crash_at_commit is not None:
             self.faults.crash_at[options.crash_at_commit] = options.crash_how
         self.disk = Disk(self, self.faults)
-        self.outside = Outside(seed, self.temper.callbacks, self.auditor, self.wall.elapsed_ms, self.trace)
+        self.connector = Connector(self)
+        self.outside = Outside(seed, self.temper.callbacks, self.auditor, self.connector.workers, self.wall.elapsed_ms, self.trace)
+        self.builds = Builds(self.outside)
         self.outside._began = self.verdicts.guard(self.outside._began)  # type: ignore[method-assign]
-        for name in ("observed", "sent", "acknowledged", "check_all"):
-            setattr(self.auditor, name, self.verdicts.guard(getattr(self.auditor, name)))
+        for witness, names in ((self.auditor, ("observed", "sent", "acknowledged", "check_all")), (self, ("committed", "rolled_back"))):
+            for name in names:
+                setattr(witness, name, self.verdicts.guard(getattr(witness, name)))
         self.server = SimulatedServer(
             loop=self.loop,
             wall=self.wall,
@@ -173,7 +176,6 @@ class World:
             trace=self.trace,
             fail=self.verdicts.fail,
         )
-        self.connector = Connector(self.server.open_wire)
         self.deployments = [Deployment(scope, random.Random(f"code/{seed}/{index}")) for index, scope in enumerate(SCOPES)]
         self.accepted: dict[EventId, Accepted] = {}
         self.keys: dict[tuple[Workspace, str], EventId] = {}
@@ -183,16 +185,13 @@ class World:
     # witnesses of the disk
 
     def committed(self, unit: Unit, last_position: int) -> None:
-        self.verdicts.guard(self._committed)(unit, last_position)
-
-    def _committed(self, unit: Unit, last_position: int) -> None:
         self.trace(f"durable {last_position}: {','.join(type(write).__name__ for write in unit.writes)}")
         self.bindings.committed(unit, last_position)
         self.auditor.committed(unit, last_position)
 
     def rolled_back(self, unit: Unit) -> None:
         self.trace(f"rolled back: {','.join(type(write).__name__ for write in unit.writes)}")
-        self.verdicts.guard(self.auditor.rolled_back)(unit)
+        self.auditor.rolled_back(unit)
 
     # what happened
 
@@ -233,7 +232,7 @@ class World:
             instance_id=f"wk_{len(deployment.workers)}",
             capacity=capacity or chance.choice((1, 2, 4)),
             loop=self.loop,
-            outside=self.outside,
+            builds=self.builds,
             connector=self.connector,
             chance=chance,
             trace=self.trace,
