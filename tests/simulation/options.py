@@ -10,7 +10,7 @@ import msgspec
 class Options(msgspec.Struct, frozen=True):
     """`steps`: acts before the faults stop. None of a switch leaves it to the seed."""
 
-    steps: int = 60
+    steps: int = 30
     shuffle: bool | None = None
     merge: bool | None = None
     early: bool | None = None
