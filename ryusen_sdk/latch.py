@@ -149,6 +149,16 @@ class Pass:
         if boundary is not None and self._forgotten is None:
             self._forgotten = boundary
 
+    def replayed(self, boundary: Boundary) -> msgspec.Raw | None:
+        """The recorded success of a boundary where nothing is to be decided; else none, and `meet` is to be asked."""
+        if self._is_special or self._answer is not None or current_pass.get() is not self:
+            return None
+        return self._machine.replayed(boundary)
+
+    @property
+    def _is_special(self) -> bool:
+        return self._is_over or self._is_executing or self.shutdown is not None or self._forgotten is not None
+
     def meet(self, boundary: Boundary) -> Replay | PassOver | Raise | Execute:
         """What the body does at this boundary, or the stop signal."""
         if current_pass.get() is not self:

@@ -127,6 +127,7 @@ class Machine:
         self._newest = invocation.history.steps[-1].step_id if invocation.history.steps else None
         self._seen: dict[str, Boundary] = {}
         self._suspended: Stop | None = None
+        self._is_replaying_alike = not isinstance(self._target, CompensationTarget)
 
     @property
     def is_discovery(self) -> bool:
@@ -150,6 +151,22 @@ class Machine:
                 return self._forward(boundary, target, repeated=first is not None)
             case CompensationTarget() as target:
                 return self._compensate(boundary, target, repeated=first is not None)
+
+    def replayed(self, boundary: Boundary) -> msgspec.Raw | None:
+        """The recorded success, if all that `meet` would do is to replay it; else `meet` is to be asked.
+
+        A long run replays far more steps than it runs: this is `meet` without the questions that a step met for the first time, recorded
+        as its kind with a success, has no answers to.
+        """
+        step_id = boundary.step_id
+        entry = self._history.get(step_id)
+        if entry is None or step_id in self._seen or self._suspended is not None or not self._is_replaying_alike:
+            return None
+        success = entry.outcome.success
+        if success is msgspec.UNSET or entry.kind != boundary.kind:
+            return None
+        self._seen[step_id] = boundary
+        return success
 
     def returned(self, result: msgspec.Raw) -> OutcomeBody:
         """The body ended with this value."""

@@ -60,15 +60,17 @@ class StepCall(Coroutine[Any, Any, R]):
             pass_.refuse_inside_callback(boundary.step_id)
             # A sibling task is running the target's callback: its end is the end of the pass, for this call too.
             yield from pass_.executing.wait().__await__()
+        recorded = pass_.replayed(boundary)
+        if recorded is not None:
+            return cast("R", boundary.read(recorded))
         reaction = pass_.meet(boundary)
-        # Replay first and by its type: a long run replays far more steps than it runs.
-        if type(reaction) is Replay:
+        if isinstance(reaction, Replay):
             return cast("R", boundary.read(reaction.value))
         if isinstance(reaction, Execute):
             return (yield from self._execute(reaction).__await__())
         if isinstance(reaction, PassOver):
             return cast("R", recalled(reaction.value))
-        raise step_failed(boundary.step_id, cast("Raise", reaction).failure)
+        raise step_failed(boundary.step_id, reaction.failure)
 
     async def _execute(self, reaction: Execute) -> R:
         pass_ = self._pass
@@ -334,6 +336,9 @@ class SyncStep:
         pass_ = self._pass
         if get_ident() != self._thread:
             raise MisuseError(f"step {boundary.step_id!r} is called from another thread; steps belong to the function's own")
+        recorded = pass_.replayed(boundary)
+        if recorded is not None:
+            return boundary.read(recorded)
         reaction = pass_.meet(boundary)
         match reaction:
             case Replay(value):

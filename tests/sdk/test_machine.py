@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import msgspec
@@ -227,3 +228,33 @@ def test_it_knows_when_a_body_is_beyond_what_was_recorded() -> None:
     assert not driven.is_beyond_history
     driven.meet(Met("b"))
     assert driven.is_beyond_history
+
+
+@pytest.mark.parametrize("mode", ["discovery", "forward", "compensation"])
+def test_the_short_way_of_a_replay_answers_what_the_whole_way_does(mode: str) -> None:
+    chance = random.Random(mode)
+    kinds: list[StepKind] = ["run", "timer"]
+    ids = ["a", "b", "c", "d"]
+    shortened = 0
+    for _ in range(400):
+        history = [
+            {**(done(step_id, text(step_id)) if chance.random() < 0.7 else failed(step_id)), "kind": chance.choice(kinds)}
+            for step_id in chance.sample(ids, chance.randrange(5))
+        ]
+        if mode == "discovery":
+            document = discovery(*history)
+        else:
+            target = chance.choice(ids)
+            document = forward(target, *history) if mode == "forward" else compensation(target, *history, result=text("was"))
+        one, other = machine(document), machine(document)
+        for _ in range(6):
+            boundary = Met(chance.choice(ids), kind=chance.choice(kinds), undo=chance.random() < 0.5)
+            recorded = one.replayed(boundary)
+            whole = shown(other.meet(boundary))
+            if recorded is not None:
+                shortened += 1
+                assert whole == ("replay", json.loads(bytes(recorded)))
+            else:
+                assert shown(one.meet(boundary)) == whole
+            assert one.is_beyond_history == other.is_beyond_history
+    assert (shortened > 100) == (mode != "compensation")
