@@ -16,6 +16,7 @@ from tests.simulation.options import Options
 from tests.simulation.simulate import Result, simulate
 
 CHUNK = 20
+TELL_EVERY = 1_000
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
@@ -88,11 +89,13 @@ def main(words: list[str] | None = None) -> int:
             print("\n".join(result.trace))
         if result.violation is not None:
             failed += 1
-            print(told(result))
+            print(told(result), flush=True)
             if given.seeds == 1:
                 print(result.details)
             if not given.keep_going:
                 break
+        if schedules % TELL_EVERY == 0:
+            print(f"{schedules} of {given.seeds}: {transitions} transitions, {failed} violations", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     reached = coverage(edges)
     print(f"schedules {schedules}, of them {short} of less than {TRANSITIONS_MIN} transitions; transitions {transitions}")
