@@ -50,6 +50,7 @@ class Client:
         self._url = settings.text("url", url)
         self._token = settings.optional("token", token)
         self._workspace = settings.text("workspace", workspace)
+        self._workspace_given = settings.optional_given("workspace", workspace)
         given = {"--url": url, "--workspace": workspace, "--config": config}
         self._flags = [word for name, value in given.items() if value is not None for word in (name, value)]
         self._connection: Connection | None = None
@@ -70,6 +71,17 @@ class Client:
 
         try:
             return Api(self._workspace, self._token)
+        except ValueError as error:
+            raise usage(str(error)) from error
+
+    def api_of(self, workspace: str, target: str) -> Api:
+        """Requests of the workspace that a target names for itself, unless another one was asked for."""
+        from ryusen_protocol.client import Api
+
+        if self._workspace_given is not None and self._workspace_given != workspace:
+            raise usage(f"{target} belongs to workspace {workspace!r}, not {self._workspace_given!r}", "leave --workspace out")
+        try:
+            return Api(workspace, self._token)
         except ValueError as error:
             raise usage(str(error)) from error
 

@@ -18,8 +18,9 @@ ANY_ROUTE_REFUSES: Final[tuple[ProblemCode, ...]] = (
 """What may be answered in front of any route: by the gate, for want of a token, or by a server that cannot answer."""
 _ABOUT: Final = (
     "A local-first durable-workflow engine. Every body is JSON read strictly: a repeated member, a number no double holds, or half of a "
-    "surrogate pair is refused. Every GET route answers HEAD likewise, without its body. Cursors are opaque. More members may be added to "
-    "what is answered, so readers pass over those they do not know. A server without credentials asks for no token."
+    "surrogate pair is refused, and an integer is written without a fraction. Every GET route answers HEAD likewise, without its body. "
+    "Cursors are opaque. More members may be added to what is answered, so readers pass over those they do not know. A server without "
+    "credentials asks for no token."
 )
 _SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {}]
 

@@ -263,9 +263,22 @@ class Campaign:
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
     taken = {name: value for name, value in arguments.items() if name in {"method", "url", "headers", "params", "data", "json", "cookies"}}
     if "json" in taken:  # as the server reads it: requests would refuse what the document may hold
-        taken["data"] = msgspec.json.encode(taken.pop("json"))
+        taken["data"] = msgspec.json.encode(_whole(taken.pop("json")))
         taken["headers"] = {**dict(taken.get("headers") or {}), "content-type": "application/json"}
     return taken
+
+
+def _whole(document: Any) -> Any:
+    """A schema takes 1.0 for an integer; the server wants integers written as such, and says so."""
+    match document:
+        case float() if document.is_integer() and abs(document) < 2**63:
+            return int(document)
+        case list():
+            return [_whole(item) for item in document]
+        case dict():
+            return {name: _whole(item) for name, item in document.items()}
+        case _:
+            return document
 
 
 def _patient(url: str) -> str:

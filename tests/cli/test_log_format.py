@@ -37,7 +37,7 @@ def test_a_traceback_stays_on_its_line() -> None:
     except ValueError as error:
         made.exc_info = (type(error), error, error.__traceback__)
     document = json.loads(OneDocument().format(made))
-    assert document["trace"][-1] .startswith("ValueError: ")
+    assert document["trace"][-1].startswith("ValueError: ")
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
