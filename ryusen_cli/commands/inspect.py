@@ -66,8 +66,8 @@ def attempts_show(client: Client, attempt: Annotated[str, typer.Argument(metavar
 @client_command
 def events_ls(client: Client, limit: LimitOption = None, cursor: CursorOption = None) -> None:
     """List events, newest first."""
-    from ryusen_cli.views.values import instant_text
     from ryusen_protocol import words
+    from ryusen_protocol.plain import instant_text
 
     reply = client.ask(client.api.list_events(cursor=cursor, limit=limit))
     rows: list[list[Cell]] = [
@@ -80,8 +80,8 @@ def events_ls(client: Client, limit: LimitOption = None, cursor: CursorOption = 
 @client_command
 def events_show(client: Client, event: Annotated[str, typer.Argument(metavar="EVENT", help="The event's id.")]) -> None:
     """Show one event: payload, the triggers it matched, the runs it started."""
-    from ryusen_cli.views.values import instant_text, payload_text
     from ryusen_protocol import words
+    from ryusen_protocol.plain import instant_text, payload_text
 
     reply = client.ask(client.api.get_event(event))
     if client.output.json:
@@ -126,7 +126,7 @@ def functions_ls(client: Client, limit: LimitOption = None, cursor: CursorOption
 @client_command
 def apps_ls(client: Client, limit: LimitOption = None, cursor: CursorOption = None) -> None:
     """List applications and their active manifests."""
-    from ryusen_cli.views.values import instant_text
+    from ryusen_protocol.plain import instant_text
 
     reply = client.ask(client.api.list_applications(cursor=cursor, limit=limit))
     rows: list[list[Cell]] = [
@@ -139,7 +139,7 @@ def apps_ls(client: Client, limit: LimitOption = None, cursor: CursorOption = No
 @client_command
 def apps_show(client: Client, application: Annotated[str, typer.Argument(metavar="APP", help="The application's id.")]) -> None:
     """Show one application: its active manifest, functions and triggers."""
-    from ryusen_cli.views.values import instant_text
+    from ryusen_protocol.plain import instant_text
 
     head = client.ask(client.api.get_application(application))
     if client.output.json:
@@ -219,7 +219,7 @@ def routing_show(client: Client, generation: Annotated[str, typer.Argument(metav
 
 
 def _activated(one: RoutingDocument) -> str:
-    from ryusen_cli.views.values import instant_text
+    from ryusen_protocol.plain import instant_text
 
     return "from the start" if one.activated_at_ms is None else instant_text(one.activated_at_ms)
 

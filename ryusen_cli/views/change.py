@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ryusen_cli.views.values import clock_text
+from ryusen_protocol.plain import clock_text
 
 if TYPE_CHECKING:
     from ryusen_cli.output import Cell

@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from ryusen_cli.output import Cell, Output
-from ryusen_cli.views.values import clock_text, value_text
 from ryusen_protocol import words
 from ryusen_protocol.api import HistoryEntryDocument
+from ryusen_protocol.plain import clock_text, value_text
 
 _ENDED: Final = "run_ended"
 _PHASES: Final = {"forward": "", "compensation": "undo "}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ryusen_cli.output import Cell, Output, Painted, table_lines
-from ryusen_cli.views.values import error_lines, error_text, input_text, instant_text, is_value, value_text
 from ryusen_protocol import words
 from ryusen_protocol.durations import format_ms
+from ryusen_protocol.plain import error_lines, error_text, input_text, instant_text, is_value, value_text
 
 if TYPE_CHECKING:
     from ryusen_protocol.api import AttemptDocument, Blocker, EventRun, RunDetail, RunSummary, StepDocument, UnwindTarget

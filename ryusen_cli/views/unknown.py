@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from ryusen_cli.output import Cell, Output, Painted
 from ryusen_cli.views.run import Lines, Typed, attempt_cell, from_now, outcome_cells
-from ryusen_cli.views.values import error_lines, error_text, input_text, instant_text, value_text
 from ryusen_protocol.durations import format_ms
 from ryusen_protocol.operator import AuthorizeRetry, Command, DeclareFailure, SupplySuccess
+from ryusen_protocol.plain import error_lines, error_text, input_text, instant_text, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,10 +11,10 @@ import pytest
 from ryusen_cli.output import Output, Painted
 from ryusen_cli.views.history import Teller
 from ryusen_cli.views.run import ended_run_line, run_lines, run_row
-from ryusen_cli.views.values import input_text, value_text
 from ryusen_protocol import values
 from ryusen_protocol.api import EventRun, HistoryEntryDocument, RunDetail
 from ryusen_protocol.ids import RunId
+from ryusen_protocol.plain import input_text, value_text
 
 FAILURE = {
     "category": "carrier",
