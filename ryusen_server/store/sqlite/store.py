@@ -30,6 +30,7 @@ from ryusen_server.core.rows import (
     EventKeyRow,
     EventRow,
     HistoryRow,
+    LogRow,
     ManifestRow,
     OperatorCommandRow,
     ReleaseRow,
@@ -59,7 +60,16 @@ from ryusen_server.store.sqlite.faults import StoreRefused, explain
 from ryusen_server.store.sqlite.files import OwnerLock, prepare
 from ryusen_server.store.sqlite.readers import Readers
 from ryusen_server.store.sqlite.retention import OldReader
-from ryusen_server.store.sqlite.run_query import runs_query
+from ryusen_server.store.sqlite.run_query import (
+    COMMON,
+    FUNCTIONS_MAX,
+    FUNCTIONS_WITH_PREFIX,
+    IDS_WITH_PREFIX,
+    prefix_bounds,
+    runs_query,
+    search_query,
+    searches,
+)
 from ryusen_server.store.sqlite.writer import Writer
 
 _T = TypeVar("_T")
@@ -269,13 +279,35 @@ class SqliteStore:
         rows = await self._readers.rows(sql.HISTORY, (run_id, after, sql.ENDLESS if limit is None else limit))
         return [HistoryRow(*row) for row in rows]
 
+    async def attempt_log(self, attempt_id: AttemptId) -> LogRow | None:
+        """See the port."""
+        return _one(await self._readers.rows(sql.ATTEMPT_LOG, (attempt_id,)), LogRow)
+
+    async def run_logs(self, run_id: RunId, *, after: int, limit: int) -> list[LogRow]:
+        """See the port."""
+        return [LogRow(*row) for row in await self._readers.rows(sql.RUN_LOGS, (run_id, after, limit))]
+
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""
         return _one(await self._readers.rows(sql.RUN, (run_id,)), RunRow)
 
     async def runs(self, workspace: Workspace, where: RunFilter, *, before: tuple[int, RunId] | None, limit: int) -> list[RunRow]:
         """See the port."""
-        return [RunRow(*row) for row in await self._readers.rows(*runs_query(workspace, where, before, limit))]
+        if searches(where):
+            functions = await self._functions_with(workspace, where.q or "")
+            statement = search_query(workspace, where, before, limit, functions)
+        else:
+            statement = runs_query(workspace, where, before, limit)
+        return [RunRow(*row) for row in await self._readers.rows(*statement)]
+
+    async def _functions_with(self, workspace: Workspace, prefix: str) -> list[FunctionId] | None:
+        """The functions with runs that begin so; none where it is better to walk the newest runs than to look for any."""
+        bounds = prefix_bounds(prefix)
+        (ids,) = (await self._readers.rows(IDS_WITH_PREFIX, (*bounds, COMMON)))[0]
+        if ids >= COMMON:
+            return None
+        rows = await self._readers.rows(FUNCTIONS_WITH_PREFIX, (workspace, *bounds, FUNCTIONS_MAX + 1))
+        return None if len(rows) > FUNCTIONS_MAX else [FunctionId(function) for (function,) in rows]
 
     async def attempt(self, attempt_id: AttemptId) -> AttemptRow | None:
         """See the port."""
