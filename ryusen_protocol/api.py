@@ -368,7 +368,10 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDetail(RunSummary, frozen=True, kw_only=True):
-    """Everything of a run at `position`. `input` is the wire document of the run's input."""
+    """Everything of a run at `position`. `input` is the wire document of the run's input.
+
+    `no_worker_reason` tells a person why no worker can run it, where that is so.
+    """
 
     input: msgspec.Raw
     result: msgspec.Raw = JSON_NULL
@@ -378,6 +381,7 @@ class RunDetail(RunSummary, frozen=True, kw_only=True):
     blocker: Blocker | None
     children: list[ChildRun]
     position: int
+    no_worker_reason: str | None = None
 
 
 class HistoryEntryDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,8 @@ def _facts(run: RunDetail, output: Output, *, now_ms: int) -> Lines:
     if run.attention is not None:
         where = f" (run {run.attention_run_id})" if run.attention_run_id not in {None, run.run_id} else ""
         lines.append(["needs    ", output.word(words.ATTENTION[run.attention]), where])
+    if run.no_worker_reason is not None:
+        lines.append(["         ", run.no_worker_reason])
     if run.event_id is not None:
         lines.append(["event    ", f"{run.event_id} (trigger {run.trigger_id})"])
     if run.parent is not None:

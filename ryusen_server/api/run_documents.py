@@ -109,13 +109,16 @@ def run_detail(
     contact: ContactOf,
     now_ms: int,
     *,
-    no_worker: bool,
+    no_worker_reason: str | None,
     unknown_below_run_id: RunId | None = None,
     children: Iterable[RunRow] = (),
 ) -> RunDetail:
-    """Everything of the run. `run_input` is the wire document of its input, `children` the rows of the runs it invoked."""
+    """Everything of the run. `run_input` is the wire document of its input, `children` the rows of the runs it invoked.
+
+    `no_worker_reason` is why no worker can run what it has queued, if that is so.
+    """
     row = msgspec.structs.replace(run_row(run), unknown_below_run_id=unknown_below_run_id)
-    summary = run_summary(row, no_worker=no_worker)
+    summary = run_summary(row, no_worker=no_worker_reason is not None)
     return RunDetail(
         **msgspec.structs.asdict(summary),
         input=run_input,
@@ -126,6 +129,7 @@ def run_detail(
         blocker=_blocker(run),
         children=[_child(row) for row in children],
         position=run.position,
+        no_worker_reason=no_worker_reason,
     )
 
 

@@ -26,7 +26,7 @@ from ryusen_protocol.ids import Application, EventId, FunctionId, RunId, Workspa
 from ryusen_protocol.invocation import EventInput
 from ryusen_protocol.limits import KIB
 from ryusen_protocol.problems import Problem, not_found
-from ryusen_server.api.attention import lacks_worker, row_lacks_worker
+from ryusen_server.api.attention import row_lacks_worker, why_no_worker
 from ryusen_server.api.context import Context
 from ryusen_server.api.cursors import after, cursor
 from ryusen_server.api.parameters import (
@@ -168,7 +168,7 @@ async def _detail(context: Context, run: Run) -> RunDetail:
         await _input(context, run),
         context.engine.contact,
         context.clock.now_ms(),
-        no_worker=lacks_worker(context, run),
+        no_worker_reason=why_no_worker(context, run),
         unknown_below_run_id=None if row is None else row.unknown_below_run_id,
         children=[child for child in children if child is not None],
     )

@@ -102,6 +102,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self.fatal: asyncio.Future[str] = loop.create_future()
         """Done with one line for people when the database may not be written any more: the process must end."""
+        _check_policies(self.settings)
         self._credentials = _credentials(self.settings)
         self._sockets = listen(self.settings.host, self.settings.port)
         try:
@@ -250,6 +251,14 @@ def _checked(settings: ServerSettings) -> ServerSettings:
     if settings.http_secret == "":
         raise StartRefused("the HTTP secret is empty; give it a long random value, or unset it to leave calls unsigned")
     return settings
+
+
+def _check_policies(settings: ServerSettings) -> None:
+    default_ms, max_ms = settings.default_run_timeout_ms, settings.max_run_timeout_ms
+    if default_ms is not None and max_ms is not None and default_ms > max_ms:
+        raise StartRefused(
+            f"--default-run-timeout is {default_ms} ms, above the {max_ms} ms of --max-run-timeout; shorten the one or raise the other"
+        )
 
 
 def _credentials(settings: ServerSettings) -> CredentialsKeeper | None:

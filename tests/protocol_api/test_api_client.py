@@ -47,6 +47,7 @@ DETAIL: dict[str, Any] = SUMMARY | {
     "unwind": {"targets": []},
     "blocker": None,
     "children": [],
+    "no_worker_reason": None,
     "position": 9,
 }
 
