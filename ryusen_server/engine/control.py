@@ -373,7 +373,8 @@ class Control:
         bindings = table.bindings.get(event.name, ())
         begin_at = event.fan_out_next or 0
         if begin_at >= len(bindings):
-            self.spawn("matching", self._match_waits(event, table))
+            # However many events wait for their turn, their payloads do not: those are read for the waits that want them.
+            self.spawn("matching", self._match_waits(msgspec.structs.replace(event, payload=b""), table))
             return
         end_at = min(begin_at + self._config.fan_out_batch, len(bindings))
         # A wait that an event accepted by now can match is counted by now.

@@ -59,14 +59,25 @@ class Matching:
         self.tasks: Tasks
 
     async def settle_waits(self, event: EventRow) -> None:
-        """Settle every wait that a durable event matches. Raises `StorageUnavailable` with the rest unsettled, to be called again."""
+        """Settle every wait that a durable event matches; its payload may be left out.
+
+        Raises `StorageUnavailable` with the rest unsettled, to be called again.
+        """
         async with self._turns:
+            whole: EventRow | None = None
             after: WaitRow | None = None
             while page := await self._store.matching_waits(
                 event.workspace, event.name, event.metadata, before=event.position, after=after, limit=PAGE
             ):
-                await self._settle_page(page, event)
+                whole = whole or await self._whole(event)
+                await self._settle_page(page, whole)
                 after = page[-1]
+
+    async def _whole(self, event: EventRow) -> EventRow:
+        stored = await self._store.event(event.event_id)
+        if stored is None:
+            raise AssertionError(f"event {event.event_id} is being expanded and is not there")
+        return stored
 
     async def _settle_page(self, page: list[WaitRow], event: EventRow) -> None:
         rivals: list[EventRow] = []
@@ -109,10 +120,7 @@ class Matching:
 
     async def _matched(self, wait: WaitRow, event: EventRow, *, whole: bool) -> EventMatched:
         if not whole:
-            stored = await self._store.event(event.event_id)
-            if stored is None:
-                raise AssertionError("an event that was listed is there")
-            event = stored
+            event = await self._whole(event)
         return EventMatched(wait.step_id, event.payload, event.received_at_ms, event.position, wait.position)
 
     def _apply(self, live: LiveRun, command: EventMatched | WaitTimedOut) -> None:
