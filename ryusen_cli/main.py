@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, conformance, deploy, inspect, keeping, local, runs, scaffold, send, unknown
+from ryusen_cli.commands import about, conformance, deploy, functions, inspect, keeping, local, runs, scaffold, send, unknown
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -35,7 +35,7 @@ def build() -> typer.Typer:
     })  # fmt: skip
     _add_group(root, "attempts", "Read attempts.", {"ls": inspect.attempts_ls, "show": inspect.attempts_show})
     _add_group(root, "events", "Read events and what they started.", {"ls": inspect.events_ls, "show": inspect.events_show})
-    _add_group(root, "functions", "Read functions and who can run them.", {"ls": inspect.functions_ls})
+    _add_group(root, "functions", "Read functions and who can run them.", {"ls": inspect.functions_ls, "show": functions.show})
     _add_group(root, "apps", "Read applications and their manifests, and publish one.", {
         "ls": inspect.apps_ls, "show": inspect.apps_show, "publish": deploy.apps_publish,
     })  # fmt: skip

@@ -186,10 +186,11 @@ class EventMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventDetail(EventSummary, frozen=True, kw_only=True):
-    """One event with payload and matches. `runs` is there when the caller waited."""
+    """One event with payload and matches, and whatever else committed up to `position`. `runs` is there when the caller waited."""
 
     payload_base64: str
     matches: list[EventMatch]
+    position: int | msgspec.UnsetType = msgspec.UNSET
     runs: list[EventRun] | msgspec.UnsetType = msgspec.UNSET
 
 

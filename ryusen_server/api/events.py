@@ -155,16 +155,17 @@ async def _list(context: Context, call: Call) -> Answer | Problem:
 async def _get(context: Context, call: Call) -> Answer | Problem:
     event_id = EventId(call.segments["event_id"])
     patience_ms = wait_ms(call)
+    at = await context.store.position()
     event = await context.store.event(event_id)
     if event is None or event.workspace != workspace(call):
         return not_found("event", event_id)
     if not patience_ms:
-        return answer(await _detail(context, event))
+        return answer(await _detail(context, event, at))
     event, runs = await _waited(context, event, Patience(context, patience_ms))
-    return answer(await _detail(context, event, runs))
+    return answer(await _detail(context, event, at, runs))
 
 
-async def _detail(context: Context, event: EventRow, runs: list[EventRun] | None = None) -> EventDetail:
+async def _detail(context: Context, event: EventRow, at: int, runs: list[EventRun] | None = None) -> EventDetail:
     detail = EventDetail(
         event_id=event.event_id,
         name=event.name,
@@ -175,6 +176,7 @@ async def _detail(context: Context, event: EventRow, runs: list[EventRun] | None
         expansion=_expansion(event),
         payload_base64=base64.b64encode(event.payload).decode(),
         matches=await _matches(context, event),
+        position=at,
     )
     return detail if runs is None else msgspec.structs.replace(detail, runs=runs)
 

@@ -297,3 +297,10 @@ def cuts() -> int:
 def test_stream_documents_are_those_of_the_protocol() -> None:
     change = changes.Change(position=3, at_ms=1, records=[changes.ChangeRecord(kind="run_ended", run_id=RunId("rn_1"))])
     assert msgspec.json.encode(change) == b'{"position":3,"at_ms":1,"records":[{"kind":"run_ended","run_id":"rn_1"}]}'
+
+
+@pytest.mark.req("API-06")
+async def test_an_event_says_at_which_position_it_holds(api: ApiHarness) -> None:
+    receipt = await api.send()
+    last = (await api.get(f"{W}/runs"))["position"]
+    assert (await api.get(f"{W}/events/{receipt['event_id']}"))["position"] == last

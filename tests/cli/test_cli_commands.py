@@ -340,3 +340,15 @@ def test_a_short_command_imports_nothing_heavy(arguments: list[str]) -> None:
     assert "ryusen_cli.main" in loaded
     assert not HEAVY & loaded
     assert not {"ryusen_sdk", "ryusen_server"} & loaded
+
+
+def test_a_function_is_shown_by_its_id_or_with_its_application() -> None:
+    one = {"application": "shop", "function": "fulfil", "timeout_ms": 60_000, "triggers": [], "manifest_generation": "mg_1", "workers": []}
+    page = {"items": [one, {**one, "application": "other"}, {**one, "function": "pack", "workers": ["wk_1"]}], "next_cursor": None}
+    with told(lambda *_: (200, page)) as server:
+        at = ("--url", server.url)
+        shown = ryusen("functions", "show", "shop/fulfil", *at)
+        assert (shown.returncode, b"shop/fulfil" in shown.stdout, b"no connected worker" in shown.stderr) == (0, True, True)
+        assert json.loads(ryusen("functions", "show", "pack", "--json", *at).stdout)["workers"] == ["wk_1"]
+        assert b"other/fulfil" in ryusen("functions", "show", "fulfil", *at).stderr
+        assert [ryusen("functions", "show", name, *at).returncode for name in ("fulfil", "none")] == [2, 4]
