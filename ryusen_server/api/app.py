@@ -120,7 +120,9 @@ def _authorize(context: Context, request: Request) -> Principal | None:
         return who if isinstance(who, Principal) else None
     if not isinstance(who, Principal):
         raise Refused(UNAUTHORIZED)
-    refused = unauthorized(who, route, _scope_segments(route, path), parameter_names(_query_bytes(request)))
+    refused = unauthorized(
+        who, route, _scope_segments(route, path), parameter_names(_query_bytes(request)), context.access.credentials.workspaces
+    )
     if refused is not None:
         raise Refused(refused)
     return who

@@ -118,6 +118,13 @@ class Access:
             return principal
         return self.credentials.known(principal.sha256) or msgspec.structs.replace(principal, workspaces={}, applications={})
 
+    def may_in_workspace(self, principal: Principal | None, capability: Capability, workspace: Workspace) -> bool:
+        """Whether something that goes on, such as a stream, may still, by what counts now."""
+        if self.credentials is None:
+            return True
+        current = self.still(principal)
+        return current is not None and current.may_in_workspace(capability, workspace)
+
     def may_execute(self, principal: Principal | None, scope: Scope) -> bool:
         """Whether work of the application may be run, by what counts now."""
         if self.credentials is None:
@@ -130,11 +137,17 @@ class Access:
         return self.credentials is None or (principal is not None and self.credentials.workspaces <= principal.readable)
 
 
-def refusal(principal: Principal, route: Route, segments: Mapping[str, str], parameters: Sequence[str]) -> Problem | None:
-    """Why the principal may not call the route, if it may not. `segments` are decoded; `parameters` are the names of those given.
+def refusal(
+    principal: Principal, route: Route, segments: Mapping[str, str], parameters: Sequence[str], workspaces: frozenset[Workspace]
+) -> Problem | None:
+    """Why the principal may not call the route, if it may not.
+
+    `segments` are decoded; `parameters` are the names of those given; `workspaces` are all that the server has.
 
     Looks at nothing but the request and the principal: an identifier selects a scope and grants none.
     """
+    if route.everywhere and not workspaces <= principal.readable:
+        return FORBIDDEN
     needed: set[Capability] = {capability for name, capability in route.parameter_needs.items() if name in parameters}
     if _allows(principal, route, segments) and all(_in_workspace(principal, capability, segments) for capability in needed):
         return None

@@ -122,6 +122,7 @@ ROUTES: Final = (
         _metrics,
         "read",
         says="Tell what the server counts, in the Prometheus text format.",
+        everywhere=True,
         answers={200: Text(CONTENT_TYPE)},
     ),
 )

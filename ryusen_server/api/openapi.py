@@ -58,6 +58,8 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     operation["security"] = [{}] if route.capability is None else _SECURITY
     if route.capability is not None:
         operation["x-capability"] = route.capability
+    if route.everywhere:
+        operation["x-capability-everywhere"] = True
     if route.also_by:
         operation["x-capability-in-application"] = list(route.also_by)
     return operation

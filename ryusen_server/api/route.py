@@ -103,7 +103,8 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True):
     `says`: one sentence for people. `answers`: what a success answers, by status. `takes`: what the body holds, if the route takes one.
     `query`: the parameters it takes; any other is refused. `refuses`: the problems it answers beside those that any route may.
     `also_by`: capabilities in the application of the path that serve in place of `capability`. `parameter_needs`: what a caller needs
-    besides to give a parameter. `details`: more than one sentence, for the OpenAPI document. `refusals`: documents that stand for a
+    besides to give a parameter. `details`: more than one sentence, for the OpenAPI document. `everywhere`: it tells of all
+    workspaces, so its caller may read each of them. `refusals`: documents that stand for a
     problem, by status, where a route answers refusals of its own.
     """
 
@@ -115,6 +116,7 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True):
     also_by: tuple[ApplicationCapability, ...] = ()
     parameter_needs: Mapping[str, WorkspaceCapability] = {}
     details: str = ""
+    everywhere: bool = False
     refusals: Mapping[int, Shape] = {}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.api import Health, ServerCounts, ServerInfo
+from ryusen_protocol.ids import Workspace
 from ryusen_protocol.limits import Limits
 from ryusen_protocol.problems import Problem
 from ryusen_server.api.context import Context
@@ -22,9 +24,9 @@ async def _health(context: Context, call: Call) -> Answer | Problem:
 
 
 async def _server(context: Context, call: Call) -> Answer | Problem:
-    del call
     facts, config = context.facts, context.config
-    held = await context.store.counts()
+    seen = None if context.access.reads_everything(call.principal) or call.principal is None else sorted(call.principal.readable)
+    held = await context.store.counts(seen)
     return answer(
         ServerInfo(
             product_version=facts.product_version,
@@ -44,7 +46,7 @@ async def _server(context: Context, call: Call) -> Answer | Problem:
                 moving=held.runs_live,
                 unknown=held.attempts_unknown,
                 blocked=held.runs_blocked,
-                workers=context.workers_connected(),
+                workers=context.workers_connected() if seen is None else _connected(context, seen),
             ),
         )
     )
@@ -62,6 +64,10 @@ def _described(product_version: str) -> bytes:
     from ryusen_server.api.openapi import openapi_document
 
     return msgspec.json.encode(openapi_document(ALL_ROUTES, product_version))
+
+
+def _connected(context: Context, workspaces: Sequence[Workspace]) -> int:
+    return sum(view.connected for workspace in workspaces for view in context.engine.workers(workspace))
 
 
 ROUTES: Final = (

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from ryusen_protocol.changes import HEARTBEAT, RESYNC, Heartbeat, Resync, ResyncReason
-from ryusen_protocol.ids import Workspace
 from ryusen_protocol.problems import Problem, problem
 from ryusen_protocol.sse import encode_event
 from ryusen_server.api.context import Context
@@ -40,7 +39,7 @@ async def _stream(context: Context, call: Call) -> Streamed | Problem:
     if context.engine.feed.followers >= pace.readers_max:
         return problem("busy", f"{pace.readers_max} readers follow the server already. Share a stream, or try again later.")
     start = _start(call)
-    return Streamed(_Telling(context, workspace(call), pace).frames(start), pace.stalled_s)
+    return Streamed(_Telling(context, call, pace).frames(start), pace.stalled_s)
 
 
 def _start(call: Call) -> int | None:
@@ -59,20 +58,21 @@ def _start(call: Call) -> int | None:
 class _Telling:
     """One reader's stream. `position` is how far everything has been told."""
 
-    def __init__(self, context: Context, where: Workspace, pace: Pace) -> None:
+    def __init__(self, context: Context, call: Call, pace: Pace) -> None:
         self._context = context
-        self._workspace = where
+        self._principal = call.principal
+        self._workspace = workspace(call)
         self._pace = pace
         self._position = 0
 
     async def frames(self, start: int | None) -> AsyncGenerator[bytes, None]:
-        """The stream's bytes, until the server is about to go."""
+        """The stream's bytes, until the server is about to go or the reader's token no longer allows it."""
         feed = self._context.engine.feed
         follower = feed.follow(self._workspace)
         try:
             async for frame in self._past(start):
                 yield frame
-            while not self._context.stopping.done():
+            while not self._context.stopping.done() and self._is_allowed():
                 if follower.overrun:
                     follower.clear()
                     yield await self._begin_anew("slow")
@@ -87,6 +87,9 @@ class _Telling:
             _log.warning("a change stream ends: %s", error.reason)
         finally:
             feed.leave(follower)
+
+    def _is_allowed(self) -> bool:
+        return self._context.access.may_in_workspace(self._principal, "read", self._workspace)
 
     async def _past(self, start: int | None) -> AsyncGenerator[bytes, None]:
         """What committed behind the start so far; at first where the stream begins."""

@@ -447,15 +447,17 @@ class MemoryStore:
         found = [r for r in self._routings.values() if r.workspace == workspace and (before is None or r.position < before)]
         return sorted(found, key=lambda routing: routing.position, reverse=True)[:limit]
 
-    async def counts(self) -> Counts:
+    async def counts(self, workspaces: Sequence[Workspace] | None = None) -> Counts:
         """See the port."""
         self._readable()
+        runs = [run for run in self._runs.values() if workspaces is None or run.workspace in workspaces]
+        attempts = [attempt for attempt in self._attempts.values() if workspaces is None or attempt.workspace in workspaces]
         return Counts(
-            events=len(self._events),
-            runs=len(self._runs),
-            runs_live=sum(run.status != "ended" for run in self._runs.values()),
-            attempts_unknown=sum(attempt.state == "unknown" for attempt in self._attempts.values()),
-            runs_blocked=sum(run.status == "definition_blocked" for run in self._runs.values()),
+            events=sum(workspaces is None or event.workspace in workspaces for event in self._events.values()),
+            runs=len(runs),
+            runs_live=sum(run.status != "ended" for run in runs),
+            attempts_unknown=sum(attempt.state == "unknown" for attempt in attempts),
+            runs_blocked=sum(run.status == "definition_blocked" for run in runs),
         )
 
 

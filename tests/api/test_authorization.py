@@ -80,6 +80,8 @@ def allowed(holder: str, route: Route) -> bool:
     workspaces, applications = HOLDERS[holder]
     in_workspace = workspaces.get("default", [])
     in_application = applications.get("default/shop", []) if "{application}" in route.path else []
+    if route.everywhere:
+        return False  # nobody here reads every workspace of the file
     if "{workspace}" not in route.path:
         return any(route.capability in held for held in workspaces.values())
     return route.capability in in_workspace or route.capability in in_application or bool(set(route.also_by) & set(in_application))
@@ -111,7 +113,7 @@ async def test_what_exists_and_what_does_not_are_answered_alike_without_the_capa
         variants = [filled(route, names), filled(route, {**names, **wrong}), filled(route, {**names, "workspace": "other0"})]
         variants += [f"{variants[0]}?limit=nonsense", f"{variants[0]}?nonsense=1"]
         for holder in ("neighbour", None):
-            if holder == "neighbour" and "{workspace}" not in route.path:
+            if holder == "neighbour" and "{workspace}" not in route.path and not route.everywhere:
                 continue
             for content in (b"{}", b"not JSON", b"x" * 70_000) if route.method == "POST" else (None,):
                 answers = [await api.as_(holder, route.method, path, content) for path in variants]
@@ -281,6 +283,35 @@ async def test_a_changed_file_counts_at_once_and_a_bad_one_changes_nothing(api: 
         return (await api.as_("reader", "GET", f"{W}/runs")).status_code == 403
 
     await eventually(is_read_again)
+
+
+async def test_figures_over_all_workspaces_are_for_those_who_read_all_of_them(api: Guarded) -> None:
+    await things(api)
+    async with worker_peer(api.server.url, headers=bearer("runner")):
+        own = (await api.as_("reader", "GET", "/v1/server")).json()["counts"]
+        foreign = (await api.as_("neighbour", "GET", "/v1/server")).json()["counts"]
+    assert (own["events"], own["runs"], own["moving"], own["workers"]) == (1, 1, 1, 1)
+    assert set(foreign.values()) == {0}
+    assert (await api.as_("reader", "GET", "/v1/metrics")).status_code == 403
+    write_credentials(api.credentials, {**HOLDERS, "watcher": ({"default": ["read"], "other": ["read"]}, {})})
+    api.server.reload_credentials()
+    assert (await api.as_("watcher", "GET", "/v1/metrics")).status_code == 200
+    assert (await api.as_("watcher", "GET", "/v1/server")).json()["counts"]["runs"] == 1
+
+
+async def test_a_stream_ends_when_its_token_is_taken_away(api: Guarded) -> None:
+    async with api.plain.stream("GET", f"{W}/stream", headers=bearer("reader")) as stream:
+        assert stream.status_code == 200
+        pieces = stream.aiter_bytes()
+        assert b"heartbeat" in await anext(pieces)
+        await api.publish()
+        assert b"manifest_activated" in await anext(pieces)
+        write_credentials(api.credentials, {name: held for name, held in HOLDERS.items() if name != "reader"})
+        api.server.reload_credentials()
+        await api.send()
+        rest = b"".join([piece async for piece in pieces])
+        assert b"event_accepted" not in rest
+    assert (await api.as_("reader", "GET", f"{W}/stream")).status_code == 401
 
 
 async def test_a_server_with_credentials_may_be_reached_from_elsewhere_and_says_nothing_of_a_missing_login(tmp_path: Path) -> None:

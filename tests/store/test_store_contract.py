@@ -311,6 +311,8 @@ async def test_releases_are_ordered_by_their_first_commit(store: Store) -> None:
 async def test_counts_follow_what_is_stored(store: Store) -> None:
     await commit(store, accepts(event_row("evt_1")), begins(run_row("run_1")), begins(ended(run_row("run_2"))))
     assert await store.counts() == Counts(events=1, runs=2, runs_live=1, attempts_unknown=0)
+    assert await store.counts([WORKSPACE]) == await store.counts([WORKSPACE, Workspace("other")]) == await store.counts()
+    assert await store.counts([Workspace("other")]) == await store.counts([]) == Counts(0, 0, 0, 0)
 
 
 async def test_done_is_called_later_in_order_and_once(store: Store) -> None:

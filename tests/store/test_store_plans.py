@@ -66,6 +66,7 @@ async def record(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[tu
     await store.operator_command(WORKSPACE, "k")
     await store.manifest(WORKSPACE, ManifestGeneration("m"))
     await store.routing(WORKSPACE, RoutingGeneration("r"))
+    await store.counts([WORKSPACE])
     for position in (None, 4):
         await store.routings(WORKSPACE, before=position, limit=3)
     choices = (

@@ -190,6 +190,15 @@ SELECT (SELECT count(*) FROM attempts INDEXED BY attempts_queued WHERE state = '
   (SELECT count(*) FROM attempts INDEXED BY attempts_unknown WHERE state = 'unknown'),
   (SELECT count(*) FROM events INDEXED BY events_to_expand WHERE fan_out_next IS NOT NULL)
 """
+COUNTS_IN: Final = """
+WITH chosen(workspace) AS (SELECT value FROM json_each(?1))
+SELECT (SELECT count(*) FROM chosen CROSS JOIN events INDEXED BY events_by_time USING (workspace)),
+  (SELECT count(*) FROM chosen CROSS JOIN runs INDEXED BY runs_by_creation USING (workspace)),
+  (SELECT count(*) FROM chosen CROSS JOIN runs INDEXED BY runs_by_status USING (workspace) WHERE status <> 'ended'),
+  (SELECT count(*) FROM chosen CROSS JOIN attempts INDEXED BY attempts_unknown USING (workspace) WHERE state = 'unknown'),
+  (SELECT count(*) FROM chosen CROSS JOIN runs INDEXED BY runs_blocked USING (workspace) WHERE status = 'definition_blocked')
+"""
+"""The same of some workspaces."""
 
 LAST: Final = "\U0010ffff"
 """Sorts after any text that continues a prefix."""

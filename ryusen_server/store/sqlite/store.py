@@ -350,8 +350,11 @@ class SqliteStore:
         rows = await self._readers.rows(sql.routings(paged=before is not None), (workspace, *paged, limit))
         return [_routing(row) for row in rows]
 
-    async def counts(self) -> Counts:
+    async def counts(self, workspaces: Sequence[Workspace] | None = None) -> Counts:
         """See the port. Counts walk the narrowest index of each table: some 10 ms a million rows."""
+        if workspaces is not None:
+            listed = msgspec.json.encode(list(workspaces)).decode()
+            return Counts(*(await self._readers.rows(sql.COUNTS_IN, (listed,)))[0])
         return Counts(*(await self._readers.rows(sql.COUNTS))[0])
 
 
