@@ -43,15 +43,19 @@ class Families:
         self._dispatcher = dispatcher
         self._again: dict[tuple[RunId, str], Obligation] = {}
         """What a fault kept from being carried out."""
+        self._unread = False
+        """A fault kept from reading all that is owed."""
         self.tasks: Tasks
 
     async def load(self) -> None:
-        """Carry out what a server before this one left."""
+        """Carry out what a server before this one left. Raises `StorageUnavailable`; then `retry` begins with it again."""
+        self._unread = True
         after: Obligation | None = None
         while page := await self._store.obligations(after=after, limit=PAGE):
             for obligation in page:
                 await self._carry_out_alone(obligation)
             after = page[-1]
+        self._unread = False
 
     def owed(self, obligation: Obligation, cause: Run) -> None:
         """An obligation is durable. `cause` is the run whose decision made it, as that decision left it."""
@@ -64,6 +68,8 @@ class Families:
 
     async def retry(self) -> None:
         """Take up again what a fault interrupted. Raises `StorageUnavailable`, with the rest kept for later."""
+        if self._unread:
+            await self.load()
         for key, obligation in list(self._again.items()):
             await self._carry_out(obligation)
             if self._again.get(key) is obligation:

@@ -13,7 +13,7 @@ from ryusen_protocol.ids import EventId, RunId
 from ryusen_server.core.state import Step as StepState
 from ryusen_server.engine import runs as engine_runs
 from ryusen_server.ports.store import DischargeWrite, EventWrite, FanOutWrite, ObligationWrite, RunFilter, RunWrite
-from tests.engine.bench import DEFAULT, Bench
+from tests.engine.bench import DEFAULT, Bench, until
 from tests.engine.bench_worker import Answer, FakeWorker, Step, body, emit, error, invoke, sleep, wait_for
 
 LONG_MS = 150_000
@@ -467,6 +467,25 @@ async def test_a_child_is_an_ordinary_run_whose_result_completes_the_parents_ste
         assert given["value"]["value"]["box"]["value"] == "3"
         owed = [type(w) for unit in bench.memory.units[before:] for w in unit.writes if isinstance(w, (ObligationWrite, DischargeWrite))]
         assert owed == [ObligationWrite, DischargeWrite]
+        assert nothing_is_left(bench)
+
+
+async def test_the_end_of_a_child_reaches_its_parent_though_a_restarted_server_cannot_read_at_first() -> None:
+    async with Bench() as bench:
+        worker = await serving(bench, functions=("g",), f=body(invoke("pack", "g")), g=body(answer=1))
+        worker.holding("discovery")
+        run_id = await bench.begin()
+        worker.release_all()
+        await until(lambda: bool(bench.memory._obligations), bench)
+        await bench.crash()
+        await bench.engine.start()
+        bench.memory.fault = "unplugged"
+        await bench.advance(1_000)
+        assert bench.memory._obligations
+        bench.memory.fault = None
+        await bench.advance(1_000)
+        await worker.connect()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
         assert nothing_is_left(bench)
 
 
