@@ -31,7 +31,8 @@ from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest
 from ryusen_server.ports.store import StorageUnavailable, Store
-from tests.engine.bench_clock import CountingEntropy, ManualClock
+from ryusen_testing.clock import CountedEntropy
+from tests.engine.bench_clock import ManualClock
 from tests.engine.bench_store import BenchStore
 from tests.engine.bench_worker import Answer, FakeWorker, effect_target
 
@@ -56,7 +57,7 @@ class Bench:
         self.store: Any = store if store is not None else BenchStore()
         self.config = EngineConfig(**config)
         self.clock = ManualClock()
-        self.entropy = CountingEntropy()
+        self.entropy = CountedEntropy()
         self.engine = self._engine()
         self.workers: list[FakeWorker] = []
         self.violations: list[str] = []

@@ -1,12 +1,10 @@
-"""A clock that only the test moves, and entropy that repeats itself."""
+"""A clock that only the test moves, and whose wall time can be set apart from what elapses."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 from collections.abc import Callable
-
-from ryusen_protocol.ids import RequestId
 
 
 class Timer:
@@ -58,19 +56,3 @@ class ManualClock:
                 self.elapsed_ms = max(self.elapsed_ms, timer.at_ms)
                 return timer
         return None
-
-
-class CountingEntropy:
-    """Ids are counted, jitter is none: the same test gives the same ids."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count(1)
-
-    def request_id(self) -> RequestId:
-        return RequestId(self.token("rq"))
-
-    def token(self, prefix: str) -> str:
-        return f"{prefix}_{next(self._next):022d}"
-
-    def jitter(self) -> float:
-        return 0.0
