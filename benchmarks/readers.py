@@ -26,6 +26,7 @@ from benchmarks.processes import HERE, get
 W = "/v1/workspaces/default"
 ASKED = 15
 PAGES_BEHIND = 30
+CHUNK = 2_000
 RUN_FILTERS = (
     "", "status=running", "status=ended", "status=definition_blocked", "outcome=succeeded", "outcome=failed", "outcome=cancelled",
     "recovery=fully_compensated", "recovery=not_required", "recovery=compensation_failed", "function=steps", "function=saga",
@@ -104,7 +105,10 @@ class Copies:
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def write(self) -> None:
-        """All of them, in one transaction."""
+        """All of them, in one transaction; the indexes are made after the rows, which is a good deal quicker."""
+        indexes = self._connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL").fetchall()
+        for name, _ in indexes:
+            self._connection.execute(f"DROP INDEX {name}")
         for template, count in self._kinds:
             family = [
                 ("events", self._rows("events", "event_id = ?", template["event_id"])),
@@ -112,36 +116,44 @@ class Copies:
                 ("attempts", self._rows("attempts", "run_id = ?", template["run_id"])),
                 ("history", self._rows("history", "run_id = ?", template["run_id"])),
             ]
-            for number in range(count):
-                self._copy(family, template, f"{self._chance.getrandbits(96):022x}"[:22], number)
+            olds = [template["run_id"], template["event_id"], *(row["attempt_id"] for row in family[2][1])]
+            for begin in range(0, count, CHUNK):
+                copies = [(number, self._news(len(olds))) for number in range(begin, min(begin + CHUNK, count))]
+                for table, rows in family:
+                    for row in rows:
+                        self._copy(table, row, olds, copies)
+        for _, statement in indexes:
+            self._connection.execute(statement)
         self._connection.commit()
 
-    def _copy(self, family: list[tuple[str, list[dict[str, Any]]]], template: dict[str, Any], new: str, number: int) -> None:
-        swaps = {template["run_id"]: f"rn_{new}", template["event_id"]: f"ev_{new}"}
-        swaps |= {row["attempt_id"]: f"at_{index}{new[1:]}" for index, row in enumerate(family[2][1])}
-        moved_ms = number * 1_000
-        for table, rows in family:
-            changed = [
-                {name: self._changed(name, value, swaps, moved_ms) for name, value in row.items() if not name.startswith("shown")}
-                for row in rows
-            ]
-            for row in changed:
-                if "position" in row:
-                    row["position"] = self._position
-                    self._position += 1
-                if table == "runs" and row["status"] != "ended" and number % 100 == 0:
-                    row["attention"] = "unknown"
-                names = ", ".join(row)
-                self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' for _ in row)})", tuple(row.values()))
+    def _news(self, count: int) -> list[str]:
+        """Ids in the place of a run's, its event's and its attempts'."""
+        prefixes = ("rn", "ev", *("at" for _ in range(count - 2)))
+        return [f"{prefix}_{self._chance.getrandbits(104):026x}"[:25] for prefix in prefixes]
 
-    @staticmethod
-    def _changed(name: str, value: Any, swaps: dict[str, str], moved_ms: int) -> Any:
+    def _copy(self, table: str, row: dict[str, Any], olds: list[str], copies: list[tuple[int, list[str]]]) -> None:
+        names = [name for name in row if not name.startswith("shown")]
+        statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+        live = table == "runs" and row["status"] != "ended"
+        written: list[tuple[Any, ...]] = []
+        for number, news in copies:
+            swaps = dict(zip(olds, news, strict=True))
+            changed = [self._changed(name, row[name], swaps, number) for name in names]
+            if live and number % 100 == 0:
+                changed[names.index("attention")] = "unknown"
+            written.append(tuple(changed))
+        self._connection.executemany(statement, written)
+
+    def _changed(self, name: str, value: Any, swaps: dict[str, str], number: int) -> Any:
+        if name == "position":
+            self._position += 1
+            return self._position
         if isinstance(value, bytes):
             for old, new in swaps.items():
                 value = value.replace(old.encode(), new.encode())
             return value
-        if isinstance(value, int) and name.endswith("_at_ms") and value > 1_000_000_000_000:
-            return value - moved_ms
+        if isinstance(value, int) and value > 1_000_000_000_000:
+            return value - number * 1_000
         return swaps.get(value, value) if isinstance(value, str) else value
 
 
