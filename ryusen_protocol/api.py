@@ -37,6 +37,7 @@ from ryusen_protocol.ids import (
 from ryusen_protocol.invocation import Phase, StepKind
 from ryusen_protocol.limits import ID_BYTES_MAX, METADATA_BYTES_MAX, METADATA_PAIRS_MAX, Limits
 from ryusen_protocol.manifest import FunctionDeclaration, TriggerDeclaration
+from ryusen_protocol.outcome import LogLine
 
 T = TypeVar("T")
 
@@ -391,6 +392,21 @@ class HistoryEntryDocument(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     at_ms: int
     records: list[msgspec.Raw]
+
+
+class AttemptLogDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What the callback of one attempt printed and logged, oldest first, at most 64 KiB. Best effort, and no part of the history.
+
+    A line's `level` is the logging level's name in lower case, `stdout` or `stderr`; `cut` marks where lines are missing.
+    """
+
+    attempt_id: AttemptId
+    run_id: RunId
+    step_id: StepId
+    phase: Phase
+    attempt: int
+    attempt_generation: int
+    lines: list[LogLine]
 
 
 class CancelReceipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import msgspec
 from ryusen_protocol.api import (
     ApplicationDocument,
     AttemptDocument,
+    AttemptLogDocument,
     AttemptState,
     Attention,
     CancelReceipt,
@@ -251,6 +252,13 @@ class Api:
         """Committed transactions of a run in commit order, those after position `after`."""
         query = _present(after=after, limit=limit)
         return self._get(f"{self._run(run_id)}/history", Page[HistoryEntryDocument], query)
+
+    def logs(
+        self, run_id: str, *, attempt: str | None = None, cursor: str | None = None, limit: int | None = None
+    ) -> Request[Page[AttemptLogDocument]]:
+        """What the run's callbacks printed and logged, one item for each attempt that did, oldest first; of one attempt id if given."""
+        query = _present(attempt=attempt) + _page(cursor, limit)
+        return self._get(f"{self._run(run_id)}/logs", Page[AttemptLogDocument], query)
 
     def stream(self, *, after: int | None = None) -> StreamRequest:
         """The changes of the workspace behind position `after`, or from now on; events of `ryusen_protocol.changes`."""

@@ -16,7 +16,7 @@ import msgspec
 from ryusen_protocol import PROTOCOL_VERSION, strict_json
 from ryusen_protocol.frames import Invoke, ServerFrame, WorkerFrame
 from ryusen_protocol.invocation import Invocation
-from ryusen_protocol.outcome import Outcome
+from ryusen_protocol.outcome import Outcome, OutcomeWithoutLogs
 
 
 class MalformedDocument(ValueError):
@@ -53,6 +53,7 @@ class _Head(msgspec.Struct):
 _WORKER_FRAMES: Final = msgspec.json.Decoder(WorkerFrame)
 _SERVER_FRAMES: Final = msgspec.json.Decoder(ServerFrame)
 _OUTCOMES: Final = msgspec.json.Decoder(Outcome)
+_OUTCOMES_WITHOUT_LOGS: Final = msgspec.json.Decoder(OutcomeWithoutLogs)
 _INVOCATIONS: Final = msgspec.json.Decoder(Invocation)
 _HEADS: Final = msgspec.json.Decoder(_Head)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -63,8 +64,14 @@ Document = TypeVar("Document", WorkerFrame, ServerFrame, Outcome, Invocation)
 
 
 def decode_worker_frame(data: str | bytes) -> WorkerFrame:
-    """A frame from a worker. Raises `MalformedDocument`; for a frame type unknown here, `UnknownVariant` at `$.type`."""
-    return _decode(_WORKER_FRAMES, data)
+    """A frame from a worker. Raises `MalformedDocument`; for a frame type unknown here, `UnknownVariant` at `$.type`.
+
+    An outcome whose `logs` cannot be read is read without them.
+    """
+    try:
+        return _decode(_WORKER_FRAMES, data)
+    except MalformedDocument as refused:
+        return _without_logs(data, refused)
 
 
 def decode_server_frame(data: str | bytes) -> ServerFrame:
@@ -76,8 +83,11 @@ def decode_server_frame(data: str | bytes) -> ServerFrame:
 
 
 def decode_outcome(data: str | bytes) -> Outcome:
-    """An outcome on its own, as HTTP carries it. Raises `MalformedDocument`."""
-    return _decode(_OUTCOMES, data)
+    """An outcome on its own, as HTTP carries it, without its `logs` if those cannot be read. Raises `MalformedDocument`."""
+    try:
+        return _decode(_OUTCOMES, data)
+    except MalformedDocument as refused:
+        return _without_logs(data, refused)
 
 
 def decode_invocation(data: str | bytes) -> Invocation:
@@ -107,6 +117,17 @@ def _decode(decoder: msgspec.json.Decoder[Document], data: str | bytes) -> Docum
     if document.protocol_version != PROTOCOL_VERSION:
         raise UnsupportedProtocolVersion(document.protocol_version)
     return document
+
+
+def _without_logs(data: str | bytes, refused: MalformedDocument) -> Outcome:
+    """What is left of an outcome of which only the lines cannot be read; else what was raised is raised again."""
+    if "`$.logs" not in refused.why:
+        raise refused
+    try:
+        read = _OUTCOMES_WITHOUT_LOGS.decode(data)
+    except msgspec.MsgspecError:
+        raise refused from None
+    return Outcome(read.protocol_version, read.request_id, read.run_id, read.outcome)
 
 
 def _refusal(data: str | bytes, problem: str) -> MalformedDocument:

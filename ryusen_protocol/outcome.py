@@ -82,7 +82,10 @@ OutcomeBody = Declared | Completed | Uncaught | DefinitionBlocked | Succeeded | 
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line a callback printed or logged. `level` is the logging level's name in lower case, `stdout` or `stderr`."""
+    """One line a callback printed or logged.
+
+    `level` is the logging level's name in lower case, `stdout` or `stderr`; `cut` marks where lines are missing.
+    """
 
     at_ms: Int53
     level: str
@@ -90,10 +93,22 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="outcome"):
-    """The one answer to an invocation, correlated by `request_id`, not by the session it travels on."""
+    """The one answer to an invocation, correlated by `request_id`, not by the session it travels on.
+
+    `logs` is what the callback printed and logged, at most 64 KiB; lines that `log` frames told already may stand in it again.
+    """
 
     protocol_version: Int53
     request_id: RequestId
     run_id: RunId
     outcome: OutcomeBody
     logs: list[LogLine] = []
+
+
+class OutcomeWithoutLogs(msgspec.Struct, frozen=True, tag_field="type", tag="outcome"):
+    """An outcome read without its `logs`: lines that cannot be read cost nobody an answer."""
+
+    protocol_version: Int53
+    request_id: RequestId
+    run_id: RunId
+    outcome: OutcomeBody

@@ -10,6 +10,7 @@ import msgspec
 
 from ryusen_protocol.api import (
     JSON_NULL,
+    AttemptLogDocument,
     Attention,
     CancelReceipt,
     CommandStatus,
@@ -22,9 +23,10 @@ from ryusen_protocol.api import (
     RunStatus,
     RunSummary,
 )
-from ryusen_protocol.ids import Application, EventId, FunctionId, RunId, Workspace
+from ryusen_protocol.ids import Application, AttemptId, EventId, FunctionId, RunId, Workspace
 from ryusen_protocol.invocation import EventInput
 from ryusen_protocol.limits import KIB
+from ryusen_protocol.outcome import LogLine
 from ryusen_protocol.problems import Problem, not_found
 from ryusen_server.api.attention import row_lacks_worker, why_no_worker
 from ryusen_server.api.context import Context
@@ -35,6 +37,7 @@ from ryusen_server.api.parameters import (
     WAIT_MS,
     Identifier,
     document,
+    page_limit,
     page_size,
     position,
     wait_ms,
@@ -65,6 +68,9 @@ _EVENT: Final = Identifier("event", "Only runs that this event started.")
 _Q: Final = Identifier("q", "Only runs whose id, or whose function, begins so.", or_empty=True)
 _AFTER: Final = position("after", "Only transactions behind this position.")
 _HISTORY_CURSOR: Final = position("cursor", "`next_cursor` of the page before; it counts in place of `after`.")
+_LOGS_ATTEMPT: Final = Identifier("attempt", "Only the lines of this attempt id.")
+_LOGS_CURSOR: Final = position("cursor", "`next_cursor` of the page before.")
+_LOGS_LIMIT: Final = page_limit(100)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -201,6 +207,36 @@ async def _history(context: Context, call: Call) -> Answer | Problem:
     return answer(Page[HistoryEntryDocument](items=items, next_cursor=str(items[-1].position) if more else None))
 
 
+async def _logs(context: Context, call: Call) -> Answer | Problem:
+    run_id = RunId(call.segments["run_id"])
+    row = await context.store.run(run_id)
+    if row is None or row.workspace != workspace(call):
+        return not_found("run", run_id)
+    await context.engine.settle_logs(run_id)
+    attempt = _LOGS_ATTEMPT.read(call)
+    most = page_size(call, _LOGS_LIMIT)
+    if attempt is None:
+        rows = await context.store.run_logs(run_id, after=_LOGS_CURSOR.read(call) or 0, limit=most + 1)
+    else:
+        found = await context.store.attempt_log(AttemptId(attempt))
+        rows = [] if found is None or found.run_id != run_id else [found]
+    more = len(rows) > most
+    del rows[most:]
+    items = [
+        AttemptLogDocument(
+            attempt_id=log.attempt_id,
+            run_id=log.run_id,
+            step_id=log.step_id,
+            phase="forward" if log.phase == "forward" else "compensation",
+            attempt=log.attempt,
+            attempt_generation=log.attempt_generation,
+            lines=msgspec.json.decode(log.lines, type=list[LogLine]),
+        )
+        for log in rows
+    ]
+    return answer(Page[AttemptLogDocument](items=items, next_cursor=str(rows[-1].number) if more else None))
+
+
 async def _cancel(context: Context, call: Call) -> Answer | Problem:
     document(call, NoContent, bytes_max=_COMMAND_BYTES_MAX)
     stopped = await context.to_its_end(context.engine.cancel(workspace(call), RunId(call.segments["run_id"]), by=call.author(_BY)))
@@ -250,6 +286,19 @@ ROUTES: Final = (
         says="List the committed transactions of a run, in commit order.",
         query=(_AFTER, _HISTORY_CURSOR, LIMIT),
         answers={200: Page[HistoryEntryDocument]},
+        refuses=("not_found",),
+    ),
+    Route(
+        "GET",
+        f"{_ROOT}/{{run_id}}/logs",
+        _logs,
+        "read",
+        says="List what a run's callbacks printed and logged, by attempt.",
+        details="One item for each attempt whose callback or compensator printed something, in the order in which they began to. Lines are "
+        "kept at most 64 KiB an attempt, the first and the last of them; a line of the level `cut` stands where some are missing. They are "
+        "kept best effort beside the history, and are removed with the run.",
+        query=(_LOGS_ATTEMPT, _LOGS_CURSOR, _LOGS_LIMIT),
+        answers={200: Page[AttemptLogDocument]},
         refuses=("not_found",),
     ),
     Route(

@@ -193,6 +193,21 @@ class ReleaseRow(msgspec.Struct, frozen=True):
     position: int = 0
 
 
+class LogRow(msgspec.Struct, frozen=True):
+    """What one attempt's callback printed and logged: `lines` is a JSON array. The store gives `number`, which orders a run's attempts."""
+
+    attempt_id: AttemptId
+    workspace: Workspace
+    application: Application
+    run_id: RunId
+    step_id: StepId
+    phase: str
+    attempt: int
+    attempt_generation: int
+    lines: bytes
+    number: int = 0
+
+
 class HistoryRow(msgspec.Struct, frozen=True):
     """One committed transaction of a run: `records` is a JSON array."""
 

@@ -31,6 +31,7 @@ from ryusen_server.engine.families import Families
 from ryusen_server.engine.feed import Feed
 from ryusen_server.engine.fleet import Fleet
 from ryusen_server.engine.leases import Leases
+from ryusen_server.engine.logs import AttemptLogs
 from ryusen_server.engine.matching import Matching
 from ryusen_server.engine.moving import Mover
 from ryusen_server.engine.operations import Operations
@@ -89,6 +90,7 @@ class Engine:
         )
         self._sweeper = Sweeper(store=store, mover=mover, fleet=fleet, leases=leases, dispatcher=dispatcher, clock=clock, config=config)
         self._operations = Operations(store=store, runs=runs, dispatcher=dispatcher, clock=clock)
+        self._logs = logs = AttemptLogs(store=store, mover=mover, clock=clock)
         self._sessions = Sessions(
             store=store,
             runs=runs,
@@ -97,6 +99,7 @@ class Engine:
             dispatcher=dispatcher,
             control=control,
             mover=mover,
+            logs=logs,
             clock=clock,
             config=config,
         )
@@ -115,6 +118,7 @@ class Engine:
             fleet=fleet,
             dispatcher=dispatcher,
             mover=mover,
+            logs=logs,
             clock=clock,
             config=config,
             pass_answered=self._sessions.discovery_answered,
@@ -165,6 +169,7 @@ class Engine:
         bound.cancel()
         if self._fleet.in_flight():
             log.warning("stopping with %d invocations still out; their results are accepted after a restart", self._fleet.in_flight())
+        self._logs.stop()
         await self._store.flush()
 
     async def stop(self) -> None:
@@ -250,6 +255,10 @@ class Engine:
         """Remove what ended so long ago, for as long as the bound. Raises `StorageUnavailable`; what was removed until then is gone."""
         return await self._pruner.prune(workspace, older_than_ms=older_than_ms, bound_ms=bound_ms)
 
+    async def settle_logs(self, run_id: RunId) -> None:
+        """Have everything told so far of what a run's callbacks printed in the store, as far as it takes it."""
+        await self._logs.settle(run_id)
+
     # workers
 
     def attach_endpoint(self, scope: Scope, address: str, endpoint: Endpoint, capacity: int) -> None:
@@ -281,7 +290,8 @@ class Engine:
         self._sessions.heartbeat(session_id, named)
 
     def log(self, session_id: SessionId, frame: Log) -> None:
-        """Lines of a callback that is still running. Not kept yet."""
+        """Lines of a callback that is still running. Best effort."""
+        self._sessions.printed(session_id, frame)
 
     def draining(self, session_id: SessionId) -> None:
         """The worker takes no new work."""

@@ -36,6 +36,7 @@ from ryusen_server.core.rows import ManifestRow
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.dispatcher import Dispatcher
 from ryusen_server.engine.fleet import Fleet, Instance
+from ryusen_server.engine.logs import AttemptLogs
 from ryusen_server.engine.moving import Mover
 from ryusen_server.engine.runs import LiveRun, Outgoing, Runs
 from ryusen_server.ports.time import Clock
@@ -57,6 +58,7 @@ class Exchanges:
         fleet: Fleet,
         dispatcher: Dispatcher,
         mover: Mover,
+        logs: AttemptLogs,
         clock: Clock,
         config: EngineConfig,
         pass_answered: Callable[[Instance, Outcome], None],
@@ -65,6 +67,7 @@ class Exchanges:
         self._fleet = fleet
         self._dispatcher = dispatcher
         self._mover = mover
+        self._logs = logs
         self._clock = clock
         self._config = config
         self._pass_answered = pass_answered
@@ -179,7 +182,10 @@ class Exchanges:
                 if not isinstance(body, Succeeded | CallbackFailed | TargetNotFound | RejectedBeforeStart):
                     raise AssertionError("the transport takes for an answer only what answers the target's kind")
                 command = AnswerAttempt(exchange.request_id, body, answer_digest(outcome), instance.instance_id)
+                live = self._runs.get(exchange.run_id)  # an attempt that is out keeps its run in memory, unless the store has failed
                 self._mover.command(exchange.run_id, command)
+                if live is not None:
+                    self._logs.answered(live.run, exchange.request_id, outcome.logs, late=False)
             case Lost(why):
                 self._mover.command(exchange.run_id, LoseContact(exchange.request_id, why))
             case NotSent(why):

@@ -12,7 +12,7 @@ import logging
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
 from ryusen_protocol.declarations import ChildDeclaration, RunDeclaration
-from ryusen_protocol.frames import Disposition, OutcomeAck, Register, Registered, RegistrationRejected
+from ryusen_protocol.frames import Disposition, Log, OutcomeAck, Register, Registered, RegistrationRejected
 from ryusen_protocol.ids import ReleaseId, RequestId, SessionId
 from ryusen_protocol.invocation import HistoryBase
 from ryusen_protocol.outcome import (
@@ -43,6 +43,7 @@ from ryusen_server.engine.dispatcher import Dispatcher
 from ryusen_server.engine.exchanges import Exchanges, answer_digest
 from ryusen_server.engine.fleet import Fleet, Flight, Instance, request_ids
 from ryusen_server.engine.leases import Leases
+from ryusen_server.engine.logs import AttemptLogs
 from ryusen_server.engine.moving import Mover
 from ryusen_server.engine.registration import Opened, Registrar
 from ryusen_server.engine.runs import LiveRun, Outgoing, Runs
@@ -71,9 +72,11 @@ class Sessions:
         dispatcher: Dispatcher,
         control: Control,
         mover: Mover,
+        logs: AttemptLogs,
         clock: Clock,
         config: EngineConfig,
     ) -> None:
+        self._logs = logs
         self._store = store
         self._runs = runs
         self._fleet = fleet
@@ -215,8 +218,21 @@ class Sessions:
         def acknowledge(error: StorageUnavailable | None) -> None:
             if error is None:
                 self._acknowledge(instance, outcome.request_id, disposition, None)
+                if disposition in {"accepted", "stale"}:
+                    self._logs.answered(run, outcome.request_id, outcome.logs, late=disposition == "stale")
 
         self._runs.when_durable(live, acknowledge)
+
+    def printed(self, session_id: SessionId, frame: Log) -> None:
+        """Lines of a callback that runs. Those of an attempt nobody knows of are nobody's."""
+        instance = self._fleet.at(session_id)
+        if instance is None or self._logs.goes_on(instance.scope, frame.request_id, frame.lines):
+            return
+        lease = self._leases.of_scope(frame.request_id, instance.scope)
+        live = None if lease is None else self._runs.get(lease.run_id)
+        attempt_id = None if live is None else live.run.requests.get(frame.request_id)
+        if live is not None and attempt_id is not None:
+            self._logs.printed(live.run, live.run.attempts[attempt_id], frame.request_id, frame.lines)
 
     def _acknowledge(self, instance: Instance, request_id: RequestId, disposition: Disposition, message: str | None) -> None:
         if instance.channel is not None:

@@ -36,6 +36,7 @@ from ryusen_server.core.rows import (
     WaitRow,
 )
 from ryusen_server.ports.changes import ChangeStore
+from ryusen_server.ports.logs import LogStore, LogWrite
 from ryusen_server.ports.measures import MeasuredStore
 from ryusen_server.ports.retention import PruneWrite, ReclaimWrite, RetentionStore
 
@@ -126,6 +127,7 @@ Write = (
     | OperatorWrite
     | ObligationWrite
     | DischargeWrite
+    | LogWrite
     | PruneWrite
     | ReclaimWrite
 )
@@ -197,7 +199,7 @@ class Counts(msgspec.Struct, frozen=True):
     runs_blocked: int = 0
 
 
-class Store(ChangeStore, RetentionStore, MeasuredStore, Protocol):
+class Store(ChangeStore, LogStore, RetentionStore, MeasuredStore, Protocol):
     """Writes in order, reads of committed state. Every read raises `StorageUnavailable` when it cannot answer."""
 
     def submit(self, unit: Unit, done: Done) -> int:
@@ -256,6 +258,10 @@ class Store(ChangeStore, RetentionStore, MeasuredStore, Protocol):
 
     async def history(self, run_id: RunId, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
         """A run's transactions with `position > after`, oldest first."""
+        ...
+
+    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
+        """The whole history of each of a few runs, oldest first. A run that is not there is left out."""
         ...
 
     async def run(self, run_id: RunId) -> RunRow | None: ...

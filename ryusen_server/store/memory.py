@@ -31,6 +31,7 @@ from ryusen_server.core.rows import (
     EventKeyRow,
     EventRow,
     HistoryRow,
+    LogRow,
     ManifestRow,
     OperatorCommandRow,
     ReleaseRow,
@@ -40,6 +41,7 @@ from ryusen_server.core.rows import (
 )
 from ryusen_server.ports.changes import ChangePage, ChangeRow, Watcher
 from ryusen_server.ports.commits import changes_of
+from ryusen_server.ports.logs import LogWrite
 from ryusen_server.ports.measures import StoreMeasures, Tallies
 from ryusen_server.ports.retention import (
     EventKey,
@@ -90,6 +92,7 @@ class MemoryStore:
         self._history: dict[RunId, list[HistoryRow]] = {}
         self._runs: dict[RunId, RunRow] = {}
         self._attempts: dict[AttemptId, AttemptRow] = {}
+        self._logs: dict[AttemptId, LogRow] = {}
         self._events: dict[EventId, EventRow] = {}
         self._waits: dict[RunId, WaitRow] = {}
         self._unknown_below: dict[RunId, RunId] = {}
@@ -247,6 +250,12 @@ class MemoryStore:
                     self._releases[release.workspace, release.application, release.release_id] = msgspec.structs.replace(
                         release, position=position
                     )
+                case LogWrite(row) if row.run_id not in self._runs:
+                    pass
+                case LogWrite(row):
+                    held = self._logs.get(row.attempt_id)
+                    number = len(self._logs) + 1 if held is None else held.number
+                    self._logs[row.attempt_id] = msgspec.structs.replace(row, number=number)
                 case PruneWrite():
                     self._prune(write)
                 case ReclaimWrite():
@@ -261,6 +270,7 @@ class MemoryStore:
             self._runs.pop(run.run_id, None)
             for attempt_id in run.attempt_ids:
                 self._attempts.pop(attempt_id, None)
+        self._logs = {attempt_id: row for attempt_id, row in self._logs.items() if row.run_id not in gone}
         for event in write.events:
             self._events.pop(event.event_id, None)
         positions = {event.position for event in write.events}
@@ -375,6 +385,23 @@ class MemoryStore:
         """See the port."""
         self._readable()
         return [row for row in self._history.get(run_id, ()) if row.position > after][:limit]
+
+    async def attempt_log(self, attempt_id: AttemptId) -> LogRow | None:
+        """See the port."""
+        self._readable()
+        return self._logs.get(attempt_id)
+
+    async def run_logs(self, run_id: RunId, *, after: int, limit: int) -> list[LogRow]:
+        """See the port."""
+        self._readable()
+        return sorted((row for row in self._logs.values() if row.run_id == run_id and row.number > after), key=lambda row: row.number)[
+            :limit
+        ]
+
+    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
+        """See the port."""
+        self._readable()
+        return {run_id: list(self._history[run_id]) for run_id in run_ids if run_id in self._history}
 
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""

@@ -21,7 +21,8 @@ from ryusen_protocol.ids import (
     TriggerId,
     Workspace,
 )
-from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, ManifestRow, ReleaseRow, RoutingRow, RunRow
+from ryusen_server.core.rows import AttemptRow, EventKeyRow, EventRow, LogRow, ManifestRow, ReleaseRow, RoutingRow, RunRow
+from ryusen_server.ports.logs import LogWrite
 from ryusen_server.ports.store import EventWrite, ManifestWrite, ReleaseWrite, RunWrite, StorageUnavailable, Store, Unit, Write
 
 WORKSPACE = Workspace("default")
@@ -93,6 +94,10 @@ def attempt_row(attempt_id: str, run_id: str, **changes: Any) -> AttemptRow:
         settled_at_ms=None,
     )
     return msgspec.structs.replace(row, **changes)
+
+
+def prints(attempt_id: str, run_id: str, lines: bytes = b"[]") -> LogWrite:
+    return LogWrite(LogRow(AttemptId(attempt_id), WORKSPACE, APPLICATION, RunId(run_id), StepId("charge"), "forward", 1, 1, lines))
 
 
 def begins(run: RunRow, *attempts: AttemptRow, records: bytes = b'[{"kind":"run_created"}]') -> RunWrite:

@@ -12,7 +12,7 @@ from ryusen_server.core.decision import SettleParent
 from ryusen_server.ports.changes import ChangePage
 from ryusen_server.ports.retention import FamilyPage, PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import DischargeWrite, ObligationWrite, Store
-from tests.store.builders import WORKSPACE, accepts, attempt_row, begins, commit, ended, event_row, moves, run_row
+from tests.store.builders import WORKSPACE, accepts, attempt_row, begins, commit, ended, event_row, moves, prints, run_row
 from tests.store.harness import Subject, opened
 
 LATE = 10_000
@@ -70,6 +70,8 @@ async def test_a_removal_takes_everything_under_the_runs_and_nothing_else(subjec
     await commit(store, accepts(event_row("evt_expanding")))
     gone = await end(store, "run_old", attempts=("att_1", "att_2"))
     stays = await commit(store, begins(run_row("run_new", event_id=None), attempt_row("att_3", "run_new")))
+    await commit(store, prints("att_1", "run_old"))
+    await commit(store, prints("att_3", "run_new"))
     events = await store.old_events(WORKSPACE, before_ms=LATE, after=None, limit=10)
     assert events.events == [], "its run is still there"
 
@@ -83,6 +85,8 @@ async def test_a_removal_takes_everything_under_the_runs_and_nothing_else(subjec
     assert await store.run(RunId("run_old")) is None
     assert await store.history(RunId("run_old")) == []
     assert await store.attempt(AttemptId("att_1")) is None
+    assert await store.attempt_log(AttemptId("att_1")) is None
+    assert await store.attempt_log(AttemptId("att_3")) is not None
     assert await store.event(event.event_id) is None
     assert await store.event_key(WORKSPACE, "k") is not None
     assert await store.run(RunId("run_new")) is not None

@@ -13,7 +13,8 @@ from typing import Any, assert_never
 import msgspec
 
 from ryusen_protocol.ids import AttemptId, RunId
-from ryusen_server.core.rows import AttemptRow, RunRow, WaitRow
+from ryusen_server.core.rows import AttemptRow, LogRow, RunRow, WaitRow
+from ryusen_server.ports.logs import LogWrite
 from ryusen_server.ports.measures import StoreMeasures
 from ryusen_server.ports.retention import PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import (
@@ -62,10 +63,11 @@ class Batch:
         self._workspaces: list[Row] = []
         self._releases: list[Row] = []
         self._operator_commands: list[Row] = []
+        self._logs: dict[AttemptId, LogRow] = {}
         self._prunes: list[PruneWrite] = []
         self._reclaims: list[ReclaimWrite] = []
 
-    def add(self, unit: Unit, last_position: int) -> None:  # noqa: C901  # one branch a kind of write
+    def add(self, unit: Unit, last_position: int) -> None:  # noqa: C901, PLR0912  # one branch a kind of write
         """Take a unit whose last write commits at `last_position`."""
         position = last_position - len(unit.writes)
         for write in unit.writes:
@@ -87,6 +89,9 @@ class Batch:
                     self._operator_commands.append(_row(write.command))
                 case ReleaseWrite():
                     self._add_release(write, position)
+                case LogWrite():
+                    self._logs[write.row.attempt_id] = write.row
+                    self.bytes += len(write.row.lines)
                 case PruneWrite():
                     self._add_history(position, write.workspace, None, write.at_ms, write.records)
                     self._prunes.append(write)
@@ -107,7 +112,7 @@ class Batch:
         for runs in (self._new_runs, self._runs):
             measures.runs_ended.update(run.outcome for run in runs.values() if run.ended_at_ms is not None and run.outcome is not None)
 
-    def write(self, connection: sqlite3.Connection) -> None:
+    def write(self, connection: sqlite3.Connection) -> None:  # noqa: C901  # one branch a table
         """Write every row, inside the caller's transaction.
 
         Raises `sqlite3.Error`, or `LookupError` for a run or event that must be there and is not.
@@ -128,6 +133,8 @@ class Batch:
             many(sql.UPSERT_ATTEMPT, map(_row, self._attempts.values()))
         if self._fan_outs:
             _update(connection, sql.UPDATE_FAN_OUT, self._fan_outs)
+        if self._logs:
+            many(sql.KEEP_LOG, [_row(log)[:-1] for log in self._logs.values()])
         for write in self._prunes:
             prune(connection, write)
         for write in self._reclaims:
@@ -163,6 +170,7 @@ class Batch:
             (sql.UPSERT_ATTEMPT, self._attempts),
             (sql.UPDATE_FAN_OUT, self._fan_outs),
             (sql.INSERT_WAIT, self._waits),
+            (sql.KEEP_LOG, self._logs),
             (sql.INSERT_OBLIGATION, self._obligations),
         )
 

@@ -34,6 +34,7 @@ WHERE workspace = ? AND received_at_ms < ? AND (received_at_ms, event_id) > (?, 
 """
 DELETE_RUN: Final = "DELETE FROM runs WHERE run_id = ?"
 DELETE_ATTEMPT: Final = "DELETE FROM attempts WHERE attempt_id = ?"
+DELETE_RUN_LOGS: Final = "DELETE FROM attempt_logs WHERE run_id = ?"
 DELETE_RUN_HISTORY: Final = "DELETE FROM history WHERE run_id = ?"
 DELETE_EVENT: Final = "DELETE FROM events WHERE event_id = ?"
 DELETE_CHANGE: Final = "DELETE FROM history WHERE position = ?"
@@ -95,6 +96,7 @@ def prune(connection: sqlite3.Connection, write: PruneWrite) -> None:
     runs = [(run.run_id,) for run in write.runs]
     events = [(event.event_id,) for event in write.events]
     many(DELETE_ATTEMPT, [(attempt_id,) for run in write.runs for attempt_id in run.attempt_ids])
+    many(DELETE_RUN_LOGS, runs)
     many(DELETE_RUN_HISTORY, runs)
     many(DELETE_RUN, runs)
     many(DELETE_CHANGE, [(event.position,) for event in write.events])

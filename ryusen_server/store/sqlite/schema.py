@@ -210,7 +210,24 @@ CREATE TABLE releases (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_V1,)
+_V2: Final = """
+CREATE TABLE attempt_logs (
+  number INTEGER PRIMARY KEY,
+  attempt_id TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  application TEXT NOT NULL,
+  run_id TEXT NOT NULL,
+  step_id TEXT NOT NULL,
+  phase TEXT NOT NULL,
+  attempt INTEGER NOT NULL,
+  attempt_generation INTEGER NOT NULL,
+  lines BLOB NOT NULL                 -- JSON array
+) STRICT;
+CREATE UNIQUE INDEX attempt_logs_by_attempt ON attempt_logs (attempt_id);
+CREATE INDEX attempt_logs_by_run ON attempt_logs (run_id);      -- and by number, which is the rowid
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2)
 """Script `i` takes a file of schema version `i` to `i + 1`."""
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

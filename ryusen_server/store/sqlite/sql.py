@@ -15,6 +15,7 @@ from ryusen_server.core.rows import (
     AttemptRow,
     EventKeyRow,
     EventRow,
+    LogRow,
     ManifestRow,
     OperatorCommandRow,
     ReleaseRow,
@@ -119,6 +120,12 @@ SELECT position, at_ms, records FROM history INDEXED BY history_by_run
 WHERE run_id = ? AND position > ? ORDER BY position LIMIT ?
 """
 
+HISTORIES: Final = """
+SELECT history.run_id, position, at_ms, records
+FROM json_each(?) CROSS JOIN history INDEXED BY history_by_run ON history.run_id = json_each.value
+ORDER BY json_each.id, position
+"""
+
 # Reads of what is due, at a start and in windows
 
 ROUTING_HEADS: Final = "SELECT workspace, routing_generation FROM workspaces"
@@ -172,6 +179,19 @@ WHERE status = 'definition_blocked' AND workspace = ? AND application = ? AND fu
 """
 
 # Lists
+
+RUN_LOGS: Final = f"""
+SELECT {_columns(LogRow)} FROM attempt_logs INDEXED BY attempt_logs_by_run WHERE run_id = ? AND number > ? ORDER BY number LIMIT ?
+"""  # noqa: S608
+ATTEMPT_LOG: Final = f"SELECT {_columns(LogRow)} FROM attempt_logs INDEXED BY attempt_logs_by_attempt WHERE attempt_id = ?"  # noqa: S608
+LOG_GIVEN: Final = tuple(name for name in LogRow.__struct_fields__ if name != "number")
+KEEP_LOG: Final = f"""
+INSERT INTO attempt_logs ({", ".join(LOG_GIVEN)})
+SELECT {", ".join(f"?{number}" for number in range(1, len(LOG_GIVEN) + 1))}
+WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = ?{LOG_GIVEN.index("run_id") + 1})
+ON CONFLICT (attempt_id) DO UPDATE SET lines = excluded.lines
+"""  # noqa: S608
+"""Not for a run that was removed meanwhile: nobody would ever remove its lines."""
 
 EVENT_RUNS: Final = f"""
 SELECT {_RUN} FROM runs INDEXED BY runs_by_event WHERE event_id = ? AND event_id IS NOT NULL ORDER BY created_at_ms, run_id

@@ -30,6 +30,7 @@ from ryusen_server.core.rows import (
     EventKeyRow,
     EventRow,
     HistoryRow,
+    LogRow,
     ManifestRow,
     OperatorCommandRow,
     ReleaseRow,
@@ -277,6 +278,22 @@ class SqliteStore:
         """See the port."""
         rows = await self._readers.rows(sql.HISTORY, (run_id, after, sql.ENDLESS if limit is None else limit))
         return [HistoryRow(*row) for row in rows]
+
+    async def attempt_log(self, attempt_id: AttemptId) -> LogRow | None:
+        """See the port."""
+        return _one(await self._readers.rows(sql.ATTEMPT_LOG, (attempt_id,)), LogRow)
+
+    async def run_logs(self, run_id: RunId, *, after: int, limit: int) -> list[LogRow]:
+        """See the port."""
+        return [LogRow(*row) for row in await self._readers.rows(sql.RUN_LOGS, (run_id, after, limit))]
+
+    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
+        """See the port."""
+        listed = msgspec.json.encode(list(dict.fromkeys(run_ids))).decode()
+        found: dict[RunId, list[HistoryRow]] = {}
+        for run_id, *row in await self._readers.rows(sql.HISTORIES, (listed,)):
+            found.setdefault(RunId(run_id), []).append(HistoryRow(*row))
+        return found
 
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""
