@@ -10,8 +10,8 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from sanic import Request, Sanic
@@ -66,12 +66,28 @@ _REQUEST_S: Final = 30
 _ANSWER_S: Final = LONG_POLL_MS_MAX // 1000 + 30
 """Longer than any long poll, so that only an answer that hangs meets it."""
 _STORAGE_RETRY_MS: Final = 1_000
+_FILE_METHODS: Final = ("GET", "HEAD")
 _ERRORS: Final = "json"
 """Said for each route: asked to find out, Sanic parses the source of every handler at the start."""
+
+_IN_NAMES: Final = str.maketrans("/{}-.", "_____")
 
 _numbers = itertools.count(1)
 
 App = Sanic[Config, SimpleNamespace]
+
+
+class ServedFile(Protocol):
+    """A file for browsers: everybody may have it, since it holds nothing but code."""
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
 
 class _GatedApp(App):
@@ -191,7 +207,7 @@ def _problem_of(context: Context, request: Request, error: BaseException) -> Ans
             _log.warning("a request was refused: %s", printable(error.reason))
             return answer_problem(storage_unavailable(error.reason, retry_after_ms=_STORAGE_RETRY_MS), {"retry-after": "1"})
         case MethodNotAllowed():
-            takes = ", ".join(_methods(request.path))
+            takes = ", ".join(_methods(request))
             refused = problem("method_not_allowed", f"This route takes {takes}, not {request.method[:20]!a}.")
             return answer_problem(refused, {"allow": takes})
         case SanicException() if error.status_code in _SAID:
@@ -205,11 +221,14 @@ def _problem_of(context: Context, request: Request, error: BaseException) -> Ans
             return answer_problem(problem("internal", "The server failed to answer. Its log says why; what was asked may have been done."))
 
 
-def _methods(path: str) -> list[str]:
+def _methods(request: Request) -> list[str]:
     """The methods of the routes a path belongs to, which Sanic does not always tell."""
+    path = request.path
     found = path.split("/")
     if path == CONNECT_PATH:
         return ["GET"]
+    if any(_fits(template.split("/"), found) for template in cast("Mapping[str, ServedFile]", request.app.ctx.files)):
+        return list(_FILE_METHODS)
     return sorted({method for route in ROUTES if _fits(route.path.split("/"), found) for method in _taken(route)})
 
 
@@ -271,8 +290,8 @@ def _respond(given: Answer) -> HTTPResponse:
     return _Response(given.body, given.status, {**_HEADERS, **given.headers}, given.content_type)
 
 
-def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:
-    """The application, ready to be served with `ServerConnection` as its protocol."""
+def create_app(*, context: Context, gateway: Gateway, rules: GateRules, files: Mapping[str, ServedFile] = MappingProxyType({})) -> App:
+    """The application, ready to be served with `ServerConnection` as its protocol. `files` are for browsers, by path."""
     app = _GatedApp(
         f"ryusen-{next(_numbers)}",
         config=_config(),
@@ -283,13 +302,20 @@ def create_app(*, context: Context, gateway: Gateway, rules: GateRules) -> App:
     app.ctx.context = context
     app.ctx.gateway = gateway
     app.ctx.rules = rules
+    app.ctx.files = files
     for route in ROUTES:
-        path = route.path.replace("{", "<").replace("}", ":str>")
-        name = f"{route.method.lower()}-{route.path}".translate(str.maketrans("/{}-", "____"))
-        app.add_route(_handler(context, route), path, methods=_taken(route), name=name, error_format=_ERRORS)
+        name = f"{route.method.lower()}-{route.path}".translate(_IN_NAMES)
+        app.add_route(_handler(context, route), _sanic_path(route.path), methods=_taken(route), name=name, error_format=_ERRORS)
+    for path, file in files.items():
+        name = f"file-{path}".translate(_IN_NAMES)
+        app.add_route(_file_handler(context, path, file), _sanic_path(path), methods=_FILE_METHODS, name=name, error_format=_ERRORS)
     connect = app.websocket(CONNECT_PATH, name="connect", error_format=_ERRORS)
     connect(_connected)
     return app
+
+
+def _sanic_path(template: str) -> str:
+    return template.replace("{", "<").replace("}", ":str>")
 
 
 def retire_app(app: App) -> None:
@@ -319,6 +345,18 @@ async def _connected(request: Request, upgraded: Upgraded) -> None:
     """The gateway's route: the connection lives on its own; this keeps Sanic from ending it."""
     del request
     await upgraded.wait_closed()
+
+
+def _file_handler(context: Context, path: str, file: ServedFile) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
+    given = Answer(200, file.body, file.content_type, file.headers)
+
+    async def handle(request: Request, **segments: str) -> HTTPResponse:
+        del segments  # the page reads its own address
+        request.ctx.route = path
+        context.requests.answer(request.method, path, given.status)
+        return _respond(given)
+
+    return handle
 
 
 def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:

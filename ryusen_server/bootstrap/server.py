@@ -34,6 +34,7 @@ from ryusen_server.store.sqlite.schema import SCHEMA_VERSION
 from ryusen_server.transports.connected.connection import GOING_AWAY, ConnectedConfig
 from ryusen_server.transports.connected.gateway import Gateway
 from ryusen_server.transports.http.invoker import HttpInvoker
+from ryusen_server.web.site import site
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class Server:
             workers_connected=self._gateway.sessions,
             access=None if self._credentials is None else self._credentials.access,
         )
-        app = create_app(context=self._context, gateway=self._gateway, rules=gate_rules(port, self.settings.allow_hosts))
+        app = create_app(context=self._context, gateway=self._gateway, rules=gate_rules(port, self.settings.allow_hosts), files=site())
         self._context.access.on_change(self._access_changed)
         self._serving = await serve_app(app, self._sockets, backlog=BACKLOG)
         if isinstance(self.store, SqliteStore):

@@ -1,0 +1,413 @@
+// Wires the pages together: the address to what is wanted, requests and the stream to the projection, the projection to elements, keys to what
+// they do. Decides nothing about runs.
+
+import { Lost, Refused, ask, segment, token } from "./api.js";
+import { Cancel, Help, Resolve, Send, Token } from "./dialogs.js";
+import { h, patch } from "./dom.js";
+import { Live } from "./live.js";
+import { EMPTY, due, reduce, resourceOf } from "./model.js";
+import * as pages from "./pages.js";
+import { ROWS, everyAttempt, run } from "./run.js";
+import { link, word } from "./parts.js";
+import { printable } from "./say.js";
+
+const ROUTES = [[/^\/$/, pages.runs], [/^\/runs\/([^/]+)$/, run], [/^\/unknown$/, pages.unknown], [/^\/events$/, pages.events], [/^\/events\/([^/]+)$/, pages.event],
+  [/^\/functions$/, pages.functions], [/^\/workers$/, pages.workers], [/^\/server$/, pages.server]];
+const TABS = [["/", "Runs"], ["/unknown", "Unknown"], ["/events", "Events"], ["/workers", "Workers"], ["/functions", "Functions"], ["/server", "Server"]];
+const SPACING_MS = 150;
+const SPACING_MAX_MS = 3_000;
+const SLOW = { server: 1_000, workers: 1_000, functions: 1_000 };
+const TYPED_MS = 200;
+const FRESH_UI = { fold: false, rows: ROWS, scrolled: 0 };
+
+const $ = (id) => document.getElementById(id);
+
+let state = EMPTY;
+let route = read();
+let ui = { ...FRESH_UI };
+let dialogs = [];
+let acknowledgements = [];
+let drawing = false;
+let typing = null;
+let live = null;
+const asked = new Map();
+
+function read() {
+  const url = new URL(location.href);
+  for (const [pattern, page] of ROUTES) {
+    const found = pattern.exec(url.pathname);
+    if (found) return { page, path: url.pathname, id: found[1] === undefined ? null : decodeURIComponent(found[1]), query: url.searchParams };
+  }
+  return { page: pages.missing, path: url.pathname, id: null, query: url.searchParams };
+}
+
+const workspace = () => route.query.get("workspace") || "default";
+
+// What pages and dialogs may use.
+const context = {
+  get root() { return `/v1/workspaces/${segment(workspace())}`; },
+  get now() { return Date.now(); },
+  get narrow() { return innerWidth < 700; },
+  get ui() { return ui; },
+  get acknowledgements() { return acknowledgements; },
+  draw: () => draw(),
+  set(values) { ui = { ...ui, ...values }; draw(); },
+  // A workspace other than the usual one stays in every address.
+  href(path) {
+    if (workspace() === "default") return path;
+    const url = new URL(path, location.origin);
+    url.searchParams.set("workspace", workspace());
+    return url.pathname + url.search;
+  },
+  with(current, values) {
+    const parameters = new URLSearchParams(current.query);
+    for (const [name, value] of Object.entries(values)) {
+      if (value === null || value === "") parameters.delete(name);
+      else parameters.set(name, value);
+    }
+    return current.path + (parameters.size ? `?${parameters}` : "");
+  },
+  filter(name, value, { typed = false } = {}) {
+    clearTimeout(typing);
+    const apply = () => navigate(context.with(route, { [name]: value, cursor: null }), { replace: true, still: true });
+    if (typed) typing = setTimeout(apply, TYPED_MS);
+    else apply();
+  },
+  scrolled(top) {
+    if (Math.abs(top - ui.scrolled) > 40) { ui = { ...ui, scrolled: top }; draw(); }
+  },
+  openResolve: (attempt) => open(new Resolve(context, attempt)),
+  openCancel: (which) => open(new Cancel(context, which)),
+  openSend: () => open(new Send(context)),
+  closed(dialog) {
+    dialogs = dialogs.filter((one) => one !== dialog);
+    draw();
+    const before = dialog.before;
+    setTimeout(() => (before?.isConnected ? before : $("main")).focus({ preventScroll: true }));
+  },
+  acknowledged(attempt, answer) {
+    acknowledgements = [{ key: `${attempt.attempt_id} ${attempt.attempt_generation}`, attempt, document: answer }, ...acknowledgements].slice(0, 20);
+    announce(`Settled: ${answer.status}`);
+  },
+  changed() {
+    for (const resource of Object.values(state.resources)) act({ type: "stale", key: resource.key });
+  },
+  async rediscover(which) {
+    try {
+      const answer = await ask(`${context.root}/runs/${segment(which.run_id)}/rediscover`, { method: "POST", body: "{}" });
+      announce(answer.status === "replayed" ? "It was about to be asked already" : "The current code is asked again");
+    } catch (error) {
+      context.failed(error);
+      announce(error instanceof Lost ? "The answer was lost; asking again is safe" : `Refused: ${error.message} [${error.code}]`);
+    }
+    context.changed();
+  },
+  async copy(text, what) {
+    try {
+      await navigator.clipboard.writeText(text);
+      announce(`Copied ${what}`);
+    } catch {
+      announce(`The browser does not let ${what} be copied`);
+    }
+  },
+  failed(error) {
+    if (error instanceof Refused && error.status === 401 && !dialogs.some((one) => one instanceof Token)) {
+      open(new Token(context, token() === null ? null : error.message));
+    }
+  },
+};
+
+function open(dialog) {
+  dialog.before = document.activeElement;
+  dialogs = [...dialogs, dialog];
+  draw();
+}
+
+let fading = null;
+function announce(text) {
+  $("announce").textContent = text;
+  $("announce").classList.add("shown");
+  clearTimeout(fading);
+  fading = setTimeout(() => { $("announce").classList.remove("shown"); }, 6_000);
+}
+
+// --- State ---
+
+function act(action) {
+  const before = state;
+  state = reduce(state, action);
+  if (state !== before) {
+    draw();
+    pump();
+  }
+}
+
+function want() {
+  act({ type: "wanted", resources: unique([pages.serverOf(), ...route.page.wants(context, route, state)]) });
+}
+
+function unique(resources) {
+  return [...new Map(resources.map((resource) => [resource.key, resource])).values()];
+}
+
+let pumping = null;
+
+// Ask for what may have changed, each at its own pace: the longer an answer takes, the more seldom it is asked for.
+function pump() {
+  if (!live || document.hidden) return;
+  let next = Infinity;
+  const now = performance.now();
+  for (const resource of due(state)) {
+    const last = asked.get(resource.key);
+    const wait = last === undefined ? 0 : last.at + last.spacing - now;
+    if (wait <= 0) fetchOne(resource);
+    else next = Math.min(next, wait);
+  }
+  clearTimeout(pumping);
+  if (next < Infinity) pumping = setTimeout(pump, next);
+}
+
+async function fetchOne(resource) {
+  const began = performance.now();
+  const repeated = (asked.get(resource.key)?.failures ?? 0);
+  asked.set(resource.key, { at: began, spacing: SPACING_MAX_MS, failures: repeated });
+  act({ type: "asked", key: resource.key });
+  const path = resource.kind === "history" ? `${resource.key}?limit=500${resource.document?.items.length ? `&after=${resource.document.items.at(-1).position}` : ""}` : resource.key;
+  try {
+    const answer = await ask(path);
+    const more = resource.kind === "history" && answer.next_cursor !== null;
+    asked.set(resource.key, { at: performance.now(), failures: 0, spacing: more ? 0 : Math.min(SPACING_MAX_MS, Math.max(SLOW[resource.kind] ?? SPACING_MS, 3 * (performance.now() - began))) });
+    act({ type: "answered", key: resource.key, document: answer });
+  } catch (error) {
+    if (!(error instanceof Lost || error instanceof Refused)) throw error;
+    asked.set(resource.key, { at: performance.now(), failures: repeated + 1, spacing: Math.min(SPACING_MAX_MS * (error instanceof Refused ? 5 : 1), 200 * 2 ** repeated) });
+    act({ type: "failed", key: resource.key, error: { message: error.message, code: error.code ?? null, status: error.status ?? 0 } });
+    context.failed(error);
+  }
+  if (asked.size > 200) for (const key of asked.keys()) if (!state.resources[key]) asked.delete(key);
+  want();
+}
+
+// First a position, then snapshots, then the stream behind that position: whatever commits between them is told.
+async function begin() {
+  let position;
+  for (;;) {
+    try {
+      position = (await ask(`${context.root}/runs?limit=1`)).position;
+      break;
+    } catch (error) {
+      act({ type: "stream", state: error instanceof Refused ? "refused" : "reconnecting", why: error.message });
+      context.failed(error);
+      if (error instanceof Refused && error.status < 500) return;
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
+  live = new Live(`${context.root}/stream`, told);
+  act({ type: "heartbeat", position });
+  pump();
+  await live.start(position);
+}
+
+let wasLive = false;
+
+function told(name, document) {
+  switch (name) {
+    case "change":
+      act({ type: "change", change: document });
+      for (const dialog of dialogs) if (dialog instanceof Resolve && dialog.concerns(document) && dialog.mutation.state !== "done") dialog.refresh();
+      break;
+    case "stream":
+      act({ type: "stream", state: document.state, why: document.why });
+      if (document.state === "live") {
+        if (wasLive) {
+          // Behind a break, what no history keeps may be another: workers, leases.
+          for (const one of asked.values()) one.spacing = 0;
+          act({ type: "resync" });
+        }
+        wasLive = true;
+      }
+      break;
+    case "notice": case "heartbeat": case "resync":
+      act({ type: name, ...document });
+      break;
+  }
+}
+
+// --- Drawing ---
+
+function draw() {
+  if (drawing) return;
+  drawing = true;
+  if (document.hidden) setTimeout(drawNow, 200);
+  else requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
+  drawing = false;
+  patch($("header"), header());
+  patch($("main"), h("div.page", { key: route.path }, route.page.view(context, state, route)));
+  patch($("dialogs"), dialogs.map((dialog) => dialog.view()));
+  // Whether everything that the page asked for is there, for whoever drives it.
+  const waits = !live || Object.values(state.resources).some((resource) => resource.document === null && resource.error === null);
+  $("main").dataset.state = waits ? "loading" : state.stream.state;
+  document.title = `${unknownCount() ? `? ${unknownCount()} · ` : ""}${route.id ? printable(route.id) : route.page.title} · Ryusen`;
+}
+
+const unknownCount = () => resourceOf(state, "/v1/server")?.document?.counts.unknown ?? 0;
+const STREAMS = { connecting: { glyph: "○", text: "Connecting", tone: "muted" }, live: { glyph: "●", text: "Live", tone: "good" },
+  reconnecting: { glyph: "…", text: "Reconnecting", tone: "warn" }, refused: { glyph: "✗", text: "Refused", tone: "bad" } };
+
+function header() {
+  const counts = resourceOf(state, "/v1/server")?.document?.counts;
+  const count = (path, glyph, text, number, tone) => link(context, path, [h("span.glyph", { "aria-hidden": "true" }, glyph), ` ${text} `, h("strong", null, counts ? String(number) : "–")],
+    { class: `count tone-${counts && number ? tone : "muted"}`, key: text });
+  return [
+    h("div.bar", null,
+      link(context, "/", "Ryusen", { class: "brand" }), h("span.address", null, location.host), workspace() === "default" ? null : h("span.address", null, printable(workspace())),
+      h("span.live", { role: "status", title: state.stream.why }, word(STREAMS[state.stream.state] ?? STREAMS.connecting)),
+      h("span.counts", null, count("/workers", "●", "Workers", counts?.workers, "accent"), count("/unknown", "?", "Unknown", counts?.unknown, "alert"), count("/?status=definition_blocked", "■", "Blocked", counts?.blocked, "warn")),
+      h("button.help.small", { type: "button", onclick: () => open(new Help(context)), "aria-label": "Keys" }, "?")),
+    h("nav.main", { "aria-label": "Pages" }, TABS.map(([path, title], index) => link(context, path, [h("span.number", { "aria-hidden": "true" }, String(index + 1)), title],
+      { key: path, "aria-current": route.path === path || (path === "/" && route.path.startsWith("/runs/")) || (path === "/events" && route.path.startsWith("/events/")) ? "page" : null }))),
+  ];
+}
+
+// --- Addresses ---
+
+function navigate(href, { replace = false, still = false } = {}) {
+  if (!still) history.replaceState({ ...history.state, scroll: scrollY }, "");
+  history[replace ? "replaceState" : "pushState"]({ scroll: replace ? scrollY : 0 }, "", context.href(href));
+  arrive({ still });
+}
+
+function arrive({ still = false, scroll = 0 } = {}) {
+  const before = { workspace: workspace(), path: route.path };
+  route = read();
+  if (before.workspace !== workspace()) return location.reload();
+  if (route.path !== before.path) ui = { ...FRESH_UI };
+  want();
+  drawNow();
+  if (!still) {
+    scrollTo(0, scroll);
+    // A page that was not known needs its answer before it is as long as it was.
+    if (scroll) setTimeout(() => scrollTo(0, scroll), 120);
+    $("main").focus({ preventScroll: true });
+  }
+}
+
+history.scrollRestoration = "manual";
+addEventListener("popstate", (event) => arrive({ scroll: event.state?.scroll ?? 0 }));
+addEventListener("click", (event) => {
+  const anchor = event.target.closest?.("a[href]");
+  if (!anchor || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (anchor.origin !== location.origin || anchor.hash || anchor.pathname.startsWith("/v1/")) return;
+  event.preventDefault();
+  for (const dialog of dialogs) dialog.close();
+  navigate(anchor.pathname + anchor.search, { still: anchor.hasAttribute("data-still"), replace: false });
+});
+
+// --- Keys ---
+
+const rows = () => [...document.querySelectorAll("[data-row]")];
+
+function move(step) {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((row) => row.closest("tr")?.contains(document.activeElement));
+  const next = step === "first" ? 0 : step === "last" ? all.length - 1 : at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + step));
+  all[next].focus();
+  all[next].scrollIntoView({ block: "nearest" });
+}
+
+async function nextUnknown() {
+  try {
+    const { items } = await ask(`${context.root}/attempts?state=unknown&limit=100`);
+    if (!items.length) return announce("Nothing is Unknown");
+    const at = items.findIndex((attempt) => attempt.run_id === route.id);
+    navigate(`/runs/${encodeURIComponent(items[(at + 1) % items.length].run_id)}`);
+  } catch (error) {
+    context.failed(error);
+    announce(error.message);
+  }
+}
+
+async function neighbour(step) {
+  if (route.page !== run) return;
+  try {
+    const { items } = await ask(`${context.root}/runs?limit=500`);
+    const at = items.findIndex((one) => one.run_id === route.id);
+    const next = at < 0 ? null : items[at + step];
+    if (next) navigate(`/runs/${encodeURIComponent(next.run_id)}`);
+    else announce(step < 0 ? "This is the newest run" : "There is no older run");
+  } catch (error) {
+    context.failed(error);
+  }
+}
+
+function currentRun() {
+  return route.page === run ? resourceOf(state, `${context.root}/runs/${segment(route.id)}`)?.document ?? null : null;
+}
+
+function resolveHere() {
+  const within = document.activeElement?.closest("tr")?.querySelector("[data-resolve]") ?? document.querySelector("[data-resolve]");
+  within?.click();
+}
+
+const KEYS = {
+  "/": () => document.querySelector("[data-filter]")?.focus(),
+  "?": () => open(new Help(context)),
+  j: () => move(1), k: () => move(-1), g: () => move("first"), G: () => move("last"),
+  u: nextUnknown,
+  s: () => open(new Send(context)),
+  R: resolveHere,
+  X: () => { const shown = currentRun(); if (shown && shown.status !== "ended" && shown.status !== "compensating") open(new Cancel(context, shown)); },
+  y: () => { const text = route.id ?? document.activeElement?.closest("tr")?.querySelector("[data-row]")?.textContent; if (text) context.copy(text, "the id"); },
+  r: () => { for (const one of asked.values()) one.spacing = 0; act({ type: "resync" }); announce("Asked again"); },
+  "[": () => neighbour(-1), "]": () => neighbour(1),
+  Escape: () => back(),
+  ...Object.fromEntries(TABS.map(([path], index) => [String(index + 1), () => navigate(path)])),
+};
+
+function back() {
+  if (route.path.startsWith("/runs/")) navigate("/");
+  else if (route.path.startsWith("/events/")) navigate("/events");
+  else if (route.query.size) navigate(route.path);
+}
+
+addEventListener("keydown", (event) => {
+  if (dialogs.length) {
+    dialogs.at(-1).keydown?.(event);
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const field = event.target.closest?.("input, textarea, select");
+  if (field) {
+    if (event.key === "Escape") {
+      if (field.dataset.filter !== undefined && field.value) context.filter(field.name, "");
+      field.blur();
+      event.preventDefault();
+    } else if (event.key === "Enter" && field.dataset.filter !== undefined) {
+      field.blur();
+      move("first");
+    }
+    return;
+  }
+  const does = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
+  if (does) {
+    event.preventDefault();
+    does();
+  }
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) { draw(); pump(); }
+});
+// Ages and countdowns move on by themselves.
+setInterval(() => { if (!document.hidden) draw(); }, 1_000);
+
+want();
+drawNow();
+begin();
+
+// Seen by tests: how far this page has been told.
+Object.defineProperty(globalThis, "ryusen", { value: Object.freeze({ get state() { return state; }, get live() { return live; }, everyAttempt }) });
