@@ -8,9 +8,10 @@ TARGET ?= examples/orders/orders.py
 JOBS ?= auto
 
 SEEDS ?= 1000
+CASES ?= 2000
 REQUESTS ?= 20000
 
-.PHONY: fuzz-api dev test check lint types layers bench simulate mutants fuzz conformance clean help
+.PHONY: fuzz-api dev test check lint types layers bench simulate mutants network-faults fuzz conformance clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -18,6 +19,7 @@ help:
 	@echo 'make check   what CI runs: format, lint, layers, types, tests'
 	@echo 'make bench   measure; prints ratios and figures'
 	@echo 'make simulate SEEDS=1000   simulated lives of server and workers, from seeds'
+	@echo 'make network-faults CASES=2000   a network that cuts, delays, repeats and goes silent, over both transports'
 	@echo 'make mutants               planted mistakes, each of which a simulated life must catch'
 	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
 	@echo 'make fuzz-api REQUESTS=20000   requests made up from the OpenAPI document, against a running server'
@@ -61,6 +63,9 @@ fuzz: $(VENV)/.development
 
 fuzz-api: $(VENV)/.development
 	$(BIN)/python -m tests.api.fuzz_api --requests $(REQUESTS)
+
+network-faults: $(VENV)/.development
+	$(BIN)/python -m tests.network --cases $(CASES)
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -74,12 +74,12 @@ class AsgiServer:
         assert task is not None
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
-        try:
-            with contextlib.suppress(ConnectionError, h11.RemoteProtocolError):
+        # Closed when it is cancelled; the streams module reports a cancelled handler as an error.
+        with contextlib.suppress(ConnectionError, h11.RemoteProtocolError, asyncio.CancelledError):
+            try:
                 await self._serve(_Wire(reader, writer))
-        finally:
-            writer.close()
-        with contextlib.suppress(ConnectionError):
+            finally:
+                writer.close()
             await writer.wait_closed()
 
     async def _serve(self, wire: _Wire) -> None:

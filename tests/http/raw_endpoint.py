@@ -116,11 +116,12 @@ class RawEndpoint:
         assert task is not None
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        try:
-            await self._serve(reader, writer)
-        finally:
-            writer.close()
-        with contextlib.suppress(ConnectionError):
+        # Shut when it is cancelled; the streams module reports a cancelled handler as an error.
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            try:
+                await self._serve(reader, writer)
+            finally:
+                writer.close()
             await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
