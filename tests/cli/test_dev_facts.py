@@ -64,6 +64,20 @@ def test_the_report_names_everything_a_person_looks_for() -> None:
         assert said in text
 
 
+@pytest.mark.req("CLI-06", "CLI-07")
+def test_endpoints_are_told_of_apart_from_workers_and_so_is_how_they_fail() -> None:
+    endpoint = {**WORKER, "instance_id": "http://127.0.0.1:9000/ryusen", "transport": "http", "release_id": None, "capacity": 7}
+    text = report_lines(facts(workers=[WORKER, endpoint]))
+    assert "workers     1 connected" in text
+    assert "endpoints   1 HTTP endpoint" in text
+    assert "  shop  http://127.0.0.1:9000/ryusen, capacity 7" in text
+    failing = {**endpoint, "connected": False, "last_failure": "connection refused", "last_failure_at_ms": 9, "last_success_at_ms": 8}
+    told = changed_lines(facts(workers=[WORKER, endpoint]), facts(workers=[WORKER, failing]))
+    assert "  last failure of shop: connection refused" in told
+    answering = {**failing, "connected": True, "last_success_at_ms": 10}
+    assert not any("refused" in line for line in report_lines(facts(workers=[answering])))
+
+
 def test_what_stays_the_same_is_not_told_again() -> None:
     assert changed_lines(facts(), facts()) == []
     assert changed_lines(None, facts()) == []
