@@ -78,7 +78,16 @@ def wait_row(run: Run) -> WaitRow | None:
     digest = digest_of(shape, correlation)
     if digest is None:
         raise AssertionError("a correlation holds the keys of its own shape")
-    return WaitRow(run.run_id, run.workspace, step.declaration.event_name, shape, digest, step.step_id, step.due_at_ms)
+    return WaitRow(
+        run_id=run.run_id,
+        workspace=run.workspace,
+        application=run.application,
+        event_name=step.declaration.event_name,
+        shape=shape,
+        digest=digest,
+        step_id=step.step_id,
+        timeout_at_ms=step.due_at_ms,
+    )
 
 
 def _attention(run: Run) -> str | None:

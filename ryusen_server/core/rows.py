@@ -124,6 +124,7 @@ class WaitRow(msgspec.Struct, frozen=True):
 
     run_id: RunId
     workspace: Workspace
+    application: Application
     event_name: str
     shape: str
     digest: bytes

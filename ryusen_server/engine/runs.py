@@ -362,7 +362,7 @@ class Runs:
         writes: list[Write] = [write]
         child = None if decision.birth is None else self._bear(decision.birth, now_ms, writes)
         event = None if decision.emitted is None else self._emit(live.run, decision.emitted, now_ms, writes)
-        writes += [ObligationWrite(obligation) for obligation in decision.obligations]
+        writes += [ObligationWrite(obligation, live.run.workspace, live.run.application) for obligation in decision.obligations]
         if beside is not None:
             writes.append(beside)
         live.uncommitted += 1

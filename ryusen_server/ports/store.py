@@ -102,9 +102,11 @@ class ReleaseWrite(msgspec.Struct, frozen=True):
 
 
 class ObligationWrite(msgspec.Struct, frozen=True):
-    """What one run owes another from now on. One of a kind for each child; to write it again changes nothing."""
+    """What one run owes another of the same application from now on. One of a kind for each child; to write it again changes nothing."""
 
     obligation: Obligation
+    workspace: Workspace
+    application: Application
 
 
 class DischargeWrite(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from ryusen_server.core.decision import SettleParent
 from ryusen_server.ports.changes import ChangePage
 from ryusen_server.ports.retention import FamilyPage, PruneWrite, ReclaimWrite
 from ryusen_server.ports.store import DischargeWrite, ObligationWrite, Store
-from tests.store.builders import WORKSPACE, accepts, attempt_row, begins, commit, ended, event_row, moves, prints, run_row
+from tests.store.builders import APPLICATION, WORKSPACE, accepts, attempt_row, begins, commit, ended, event_row, moves, prints, run_row
 from tests.store.harness import Subject, opened
 
 LATE = 10_000
@@ -57,7 +57,7 @@ async def test_a_family_is_old_when_all_of_it_is_and_owes_nothing(subject: Subje
     position = await commit(store, begins(child, records=b'[{"kind":"run_created"}]'))
     assert await families(store) == []
     owed = SettleParent(RunId("run_child"), RunId("run_top"), StepId("s"))
-    await commit(store, moves("run_child", position, run=ended(child, ended_at_ms=9_500)), ObligationWrite(owed))
+    await commit(store, moves("run_child", position, run=ended(child, ended_at_ms=9_500)), ObligationWrite(owed, WORKSPACE, APPLICATION))
     assert await families(store) == []
     await commit(store, DischargeWrite(owed))
     assert await families(store, 9_400) == []

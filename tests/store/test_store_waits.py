@@ -12,7 +12,7 @@ from ryusen_server.core.correlation import digest_of, is_match, shape_of
 from ryusen_server.core.decision import Obligation, SettleParent, StopChild
 from ryusen_server.core.rows import WaitRow
 from ryusen_server.ports.store import DischargeWrite, FanOutWrite, ObligationWrite, RunFilter, RunWrite, Store, WaitedName
-from tests.store.builders import WORKSPACE, accepts, begins, commit, ended, event_row, moves, run_row
+from tests.store.builders import APPLICATION, WORKSPACE, accepts, begins, commit, ended, event_row, moves, run_row
 from tests.store.harness import opened
 
 APPROVED = "order/approved"
@@ -22,13 +22,17 @@ def wait_row(run_id: str, correlation: dict[str, str], *, event_name: str = APPR
     shape = shape_of(correlation)
     digest = digest_of(shape, correlation)
     assert digest is not None
-    return WaitRow(RunId(run_id), workspace, event_name, shape, digest, StepId("ok"), timeout_at_ms=9_000)
+    return WaitRow(RunId(run_id), workspace, APPLICATION, event_name, shape, digest, StepId("ok"), timeout_at_ms=9_000)
 
 
 async def waits(store: Store, run_id: str, correlation: dict[str, str], **changes: str) -> int:
     """A run that begins with a registered wait; the position of its registration."""
     wait = msgspec.structs.replace(wait_row(run_id, correlation), **changes)
     return await commit(store, msgspec.structs.replace(begins(run_row(run_id)), wait=wait))
+
+
+def owes(obligation: Obligation) -> ObligationWrite:
+    return ObligationWrite(obligation, WORKSPACE, APPLICATION)
 
 
 async def matched(store: Store, metadata: dict[str, str], *, before: int = 2**60, name: str = APPROVED) -> list[str]:
@@ -115,15 +119,15 @@ async def test_what_is_owed_stays_until_it_is_carried_out(store: Store) -> None:
     settle: Obligation = SettleParent(RunId("child_1"), RunId("parent"), StepId("pack"))
     stop: Obligation = StopChild(RunId("child_1"), RunId("parent"), "cancelled")
     other: Obligation = StopChild(RunId("child_2"), RunId("parent_2"), "timed_out")
-    await commit(store, begins(run_row("child_1")), ObligationWrite(settle))
-    await commit(store, ObligationWrite(stop), ObligationWrite(other), ObligationWrite(settle))
+    await commit(store, begins(run_row("child_1")), owes(settle))
+    await commit(store, owes(stop), owes(other), owes(settle))
     assert await store.obligations(after=None, limit=9) == [settle, stop, other]
     assert await store.obligations(after=None, limit=1) == [settle]
     assert await store.obligations(after=settle, limit=1) == [stop]
     assert await store.obligations(after=stop, limit=9) == [other]
     await commit(store, DischargeWrite(stop), DischargeWrite(stop))
     assert await store.obligations(after=None, limit=9) == [settle, other]
-    await commit(store, ObligationWrite(stop), DischargeWrite(stop), DischargeWrite(settle))
+    await commit(store, owes(stop), DischargeWrite(stop), DischargeWrite(settle))
     assert await store.obligations(after=None, limit=9) == [other]
 
 
@@ -154,7 +158,7 @@ async def test_waits_and_obligations_survive_a_reopen(db: Path) -> None:
     owed: Obligation = SettleParent(RunId("child_1"), RunId("parent"), StepId("pack"))
     async with opened(db) as store:
         position = await waits(store, "run_1", {"order": "7"})
-        await commit(store, ObligationWrite(owed))
+        await commit(store, owes(owed))
     async with opened(db) as store:
         assert [
             wait.position for wait in await store.matching_waits(WORKSPACE, APPROVED, {"order": "7"}, before=99, after=None, limit=9)

@@ -52,7 +52,7 @@ class Batch:
         self._waits: dict[RunId, WaitRow | None] = {}
         """None: over. A wait that began and ended in this commit was never there."""
         self._unknown: dict[RunId, bool] = {}
-        self._obligations: dict[tuple[RunId, str], bytes | None] = {}
+        self._obligations: dict[tuple[RunId, str], Row | None] = {}
         """None: carried out."""
         self._events: list[Row] = []
         self._event_keys: list[Row] = []
@@ -80,7 +80,8 @@ class Batch:
                 case FanOutWrite():
                     self._fan_outs.append((write.fan_out_next, write.event_id))
                 case ObligationWrite():
-                    self._obligations[obligation_key(write.obligation)] = msgspec.json.encode(write.obligation)
+                    owed = (write.workspace, write.application, msgspec.json.encode(write.obligation))
+                    self._obligations[obligation_key(write.obligation)] = owed
                 case DischargeWrite():
                     self._obligations[obligation_key(write.obligation)] = None
                 case ManifestWrite():
@@ -147,7 +148,7 @@ class Batch:
             many(sql.INSERT_WAIT, [_row(wait) for wait in self._waits.values() if wait is not None])
         if self._obligations:
             many(sql.DELETE_OBLIGATION, [key for key, owed in self._obligations.items() if owed is None])
-            many(sql.INSERT_OBLIGATION, [(*key, owed) for key, owed in self._obligations.items() if owed is not None])
+            many(sql.INSERT_OBLIGATION, [(*key, *owed) for key, owed in self._obligations.items() if owed is not None])
 
     def _plain(self) -> Iterable[tuple[str, list[Row]]]:
         return (

@@ -127,6 +127,7 @@ CREATE INDEX events_expanding ON events (workspace, name, position) WHERE fan_ou
 CREATE TABLE waits (
   run_id TEXT PRIMARY KEY,
   workspace TEXT NOT NULL,
+  application TEXT NOT NULL,
   event_name TEXT NOT NULL,
   shape TEXT NOT NULL,                -- JSON array of metadata keys, in order
   digest BLOB NOT NULL,               -- of the values asked for under them
@@ -139,6 +140,8 @@ CREATE INDEX waits_by_match ON waits (workspace, event_name, shape, digest, posi
 CREATE TABLE obligations (
   child_run_id TEXT NOT NULL,
   kind TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  application TEXT NOT NULL,
   obligation BLOB NOT NULL,           -- JSON object
   PRIMARY KEY (child_run_id, kind)
 ) STRICT, WITHOUT ROWID;

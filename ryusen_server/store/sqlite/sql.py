@@ -81,7 +81,9 @@ INSERT_EVENT_KEY: Final = _insert("event_keys", EventKeyRow)
 UPDATE_FAN_OUT: Final = "UPDATE events SET fan_out_next = ? WHERE event_id = ?"
 INSERT_WAIT: Final = _insert("waits", WaitRow).replace("INSERT", "INSERT OR REPLACE", 1)
 DELETE_WAIT: Final = "DELETE FROM waits WHERE run_id = ?"
-INSERT_OBLIGATION: Final = "INSERT OR REPLACE INTO obligations (child_run_id, kind, obligation) VALUES (?, ?, ?)"
+INSERT_OBLIGATION: Final = """
+INSERT OR REPLACE INTO obligations (child_run_id, kind, workspace, application, obligation) VALUES (?, ?, ?, ?, ?)
+"""
 DELETE_OBLIGATION: Final = "DELETE FROM obligations WHERE child_run_id = ? AND kind = ?"
 CARRY_UNKNOWN: Final = """
 UPDATE runs SET unknown_below_run_id = ? WHERE run_id IN (
@@ -123,7 +125,6 @@ WHERE run_id = ? AND position > ? ORDER BY position LIMIT ?
 HISTORIES: Final = """
 SELECT history.run_id, position, at_ms, records
 FROM json_each(?) CROSS JOIN history INDEXED BY history_by_run ON history.run_id = json_each.value
-ORDER BY json_each.id, position
 """
 
 # Reads of what is due, at a start and in windows

@@ -84,6 +84,8 @@ CREATE TABLE meta (
 CREATE TABLE obligations (
   child_run_id TEXT NOT NULL,
   kind TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  application TEXT NOT NULL,
   obligation BLOB NOT NULL,           -- JSON object
   PRIMARY KEY (child_run_id, kind)
 ) STRICT, WITHOUT ROWID;
@@ -153,6 +155,7 @@ INSERT INTO "runs" VALUES('run_1','default','orders','fulfil','evt_1','placed',N
 CREATE TABLE waits (
   run_id TEXT PRIMARY KEY,
   workspace TEXT NOT NULL,
+  application TEXT NOT NULL,
   event_name TEXT NOT NULL,
   shape TEXT NOT NULL,                -- JSON array of metadata keys, in order
   digest BLOB NOT NULL,               -- of the values asked for under them
