@@ -24,6 +24,8 @@ from ryusen_server.ports.store import StorageUnavailable
 
 _ROOT: Final = "/v1/workspaces/{workspace}/attempts"
 _BY: Final = "operator"
+_HISTORIES_AT_ONCE: Final = 25
+"""Each may hold megabytes; folded, a run holds no more of it than is shown."""
 _READ_ASIDE_BYTES: Final = 256 * 1024
 """A larger command is read on another thread: hostile ones cost most of a second."""
 _LIMIT: Final = page_limit(200)
@@ -45,11 +47,12 @@ async def _list(context: Context, call: Call) -> Answer | Problem:
 
 async def _documents(context: Context, rows: list[AttemptRow]) -> list[AttemptDocument]:
     runs: dict[RunId, Run] = {}
-    for row in rows:
-        if row.run_id not in runs:
-            run = fold(await context.store.history(row.run_id))
+    ids = list(dict.fromkeys(row.run_id for row in rows))
+    for begin in range(0, len(ids), _HISTORIES_AT_ONCE):
+        for run_id, history in (await context.store.histories(ids[begin : begin + _HISTORIES_AT_ONCE])).items():
+            run = fold(history)
             if run is not None:
-                runs[row.run_id] = run
+                runs[run_id] = run
     return [
         attempt_document(runs[row.run_id], runs[row.run_id].attempts[row.attempt_id], context.engine.contact, context.clock.now_ms())
         for row in rows

@@ -389,3 +389,10 @@ async def test_the_memory_store_refuses_a_decision_on_a_position_left_behind() -
     with pytest.raises(Inconsistent):
         submit(store, moves("run_2", second))
     assert await commit(store, moves("run_1", second)) > second
+
+
+async def test_several_histories_are_read_at_once(store: Store) -> None:
+    last = await commit(store, begins(run_row("run_b")), begins(run_row("run_a")))
+    await commit(store, moves("run_a", last))
+    ids = [RunId("run_a"), RunId("run_none"), RunId("run_b"), RunId("run_a")]
+    assert await store.histories(ids) == {run_id: await store.history(run_id) for run_id in (RunId("run_a"), RunId("run_b"))}
