@@ -122,7 +122,9 @@ class AsgiHandler:
             handler = await self._entered()
         except Exception:  # noqa: BLE001 - nothing has run; said so, the invocation comes again, and an effect is in no doubt
             _log.exception("the application could not be started")
-            return self._exchanges.answer(rejection(invocation, "busy"), _now_s())
+            handler = self._handler
+            refused = rejection(invocation, "busy") if handler is None else handler.reject(invocation, "busy")
+            return self._exchanges.answer(refused, _now_s())
         answer = await asyncio.wrap_future(handler.begin(invocation))
         if isinstance(answer, Stopped):
             await _reply(send, failed())

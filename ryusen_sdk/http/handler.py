@@ -68,11 +68,22 @@ class Handler:
             reason = self._refusal(invocation)
             if reason is None:
                 self._running[request_id] = future
+            else:
+                future.set_result(self._rejected(invocation, reason))
         if reason is None:
             self._host.start([invocation], self._done)
-        else:
-            future.set_result(rejection(invocation, reason))
         return future
+
+    def reject(self, invocation: Invocation, reason: RejectionReason) -> bytes:
+        """The answer that it may not begin, now or ever: the server counts on that, and sends its effect under another request."""
+        with self._lock:
+            return self._kept.get(invocation.request_id) or self._rejected(invocation, reason)
+
+    def _rejected(self, invocation: Invocation, reason: RejectionReason) -> bytes:
+        answer = rejection(invocation, reason)
+        if not isinstance(invocation.target, DiscoveryTarget):
+            self._keep(invocation.request_id, answer)
+        return answer
 
     def _refusal(self, invocation: Invocation) -> RejectionReason | None:
         if invocation.scope != self._scope:

@@ -78,7 +78,9 @@ class WsgiHandler:
             life = self._started()
         except Exception:  # noqa: BLE001 - nothing has run; said so, the invocation comes again, and an effect is in no doubt
             _log.exception("the application could not be started")
-            return self._exchanges.answer(rejection(asked, "busy"), _now_s()), None
+            life = self._life
+            refused = rejection(asked, "busy") if life is None else life.handler.reject(asked, "busy")
+            return self._exchanges.answer(refused, _now_s()), None
         answer = life.handler.begin(asked).result()
         if isinstance(answer, Stopped):
             return failed(), life.settle(answer)

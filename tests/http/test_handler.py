@@ -125,9 +125,11 @@ async def test_what_may_not_run_is_rejected_unbegun(hosted: Hosted) -> None:
         assert (await outcome(url, invocation(history=delta, input=None)))["reason"] == "history_missing"
         held = asyncio.create_task(outcome(url, invocation(steps=CHARGED, step_id="hold")))
         await until(shop.in_callback.is_set)
-        assert (await outcome(url, invocation(step_id="charge")))["reason"] == "busy"
+        refused = invocation(step_id="charge")
+        assert (await outcome(url, refused))["reason"] == "busy"
         shop.go_on.set()
         assert (await held)["type"] == "succeeded"
+        assert (await outcome(url, refused))["reason"] == "busy", "what was proven never to begin does not begin when it arrives again"
         assert shop.effects == ["held"]
 
 
