@@ -5,8 +5,8 @@
     ryusen apps publish examples/http/shop.py
     ryusen send order/placed -d '{"order": 1}' --wait
 
-Any ASGI or WSGI server will do instead of the one here: `uvicorn shop:asgi`, `gunicorn shop:wsgi`. Set RYUSEN_HTTP_SECRET to the same value on
-both sides, and requests and responses are signed.
+Any ASGI or WSGI server will do instead of the one here: `uvicorn shop:asgi`, `gunicorn shop:wsgi`. Set RYUSEN_HTTP_SECRET to the same value
+on both sides, and requests and responses are signed.
 """
 
 from __future__ import annotations

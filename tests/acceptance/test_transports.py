@@ -201,6 +201,27 @@ def test_a_killed_server_leaves_the_effect_of_an_open_exchange_unknown(tmp_path:
         assert running.effect_names("-") == ["held"], "nothing is started a second time"
 
 
+def test_the_example_runs_as_it_says(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "http" / "shop.py"
+    environment = {**os.environ, "PORT": "0", "PYTHONUNBUFFERED": "1"}
+    running = Served(tmp_path)
+    hosting = subprocess.Popen([sys.executable, str(example)], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert hosting.stdout is not None
+        address = hosting.stdout.readline().split()[-1]
+        running.flags = ["--http-endpoint", f"shop={address}/ryusen"]
+        running.start_server()
+        publish = [sys.executable, "-m", "ryusen_cli", "apps", "publish", str(example), "--url", running.url]
+        subprocess.run(publish, check=True, capture_output=True)
+        run = running.ended(running.send("order/placed", {"order": 1})["event_id"])
+        assert run["result"] == {"type": "string", "value": "order 1 is on its way"}
+        assert hosting.stdout.readline().startswith("charging order 1, key ")
+    finally:
+        running.close()
+        hosting.kill()
+        hosting.communicate()
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
