@@ -139,4 +139,5 @@ async def test_every_answer_tells_a_browser_to_do_nothing_with_it(api: ApiHarnes
         assert headers["referrer-policy"] == "no-referrer", path
         assert headers["cache-control"] == "no-store", path
         assert not [name for name in headers if name.startswith("access-control")]
-        msgspec.json.decode(body)
+        if "json" in headers["content-type"]:
+            msgspec.json.decode(body)

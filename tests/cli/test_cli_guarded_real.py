@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from ryusen_cli.main import main
-from tests.api.token_holders import token, write_credentials
+from tests.api.token_holders import HOLDERS, token, write_credentials
 from tests.cli.processes import running, ryusen
 
 APP = """
@@ -69,6 +70,11 @@ def test_a_manifest_goes_live_by_a_deliberate_act_and_not_by_a_worker(tmp_path: 
                 assert (code, refused["code"]) == (5, "forbidden"), words
         (head,) = call(url, "reader", "apps", "ls")[1]["items"]
         assert head["manifest_generation"] == published["manifest_generation"]
+        write_credentials(tmp_path / "credentials.toml", {"reader": HOLDERS["observer"]})
+        server.process.send_signal(signal.SIGHUP)
+        server.until("credentials read again: 1 tokens")
+        assert call(url, "reader", "apps", "ls")[1]["code"] == "forbidden"
+        assert call(url, "everything", "apps", "ls")[1]["code"] == "unauthorized"
 
 
 def test_dev_hands_its_token_to_its_workers_and_its_report(tmp_path: Path) -> None:
