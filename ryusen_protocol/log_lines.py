@@ -89,6 +89,8 @@ def merged(held: list[LogLine], told: list[LogLine]) -> list[LogLine]:
     """
     if not held:
         return BoundedLines(told).lines()
+    if told:
+        held = [line for line in held if line.level != CUT_LEVEL]  # what is missing now is marked again
     known = Counter(held)
     news: list[LogLine] = []
     for line in map(fitted, told):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
 from ryusen_protocol.invocation import DiscoveryTarget, FullHistory
-from ryusen_protocol.outcome import Outcome, OutcomeBody, RejectedBeforeStart, RejectionReason
+from ryusen_protocol.outcome import LogLine, Outcome, OutcomeBody, RejectedBeforeStart, RejectionReason
+from ryusen_sdk import capture
 from ryusen_sdk.effects import LoopAndPool
 from ryusen_sdk.event import Event
 from ryusen_sdk.latch import Pass
@@ -55,6 +56,9 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         """A loop holds its tasks weakly."""
         self._event_types: dict[str, type[object] | None] = {}
+        self.on_lines: Callable[[capture.Lines], None] | None = None
+        """Told, on any thread, that a callback has printed something since its lines were last asked for."""
+        capture.install()
 
     def check(self) -> None:
         """Resolves every annotation now rather than at the first event. Raises `DefinitionError`."""
@@ -92,6 +96,7 @@ class Host:
     async def _run_async(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
         pass_ = Pass(invocation, self._effects, self._registry)
         current_pass.set(pass_)
+        lines = self._listen(invocation)
         try:
             result = await function.call(self._event(function, invocation), Step(pass_))
         except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
@@ -100,7 +105,7 @@ class Host:
         else:
             await _callback_ended(pass_)
             outcome = pass_.returned(result)
-        done(invocation, _answer(invocation, pass_, outcome))
+        done(invocation, _answer(invocation, pass_, outcome, lines))
 
     def _start_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
         def work() -> None:
@@ -111,13 +116,23 @@ class Host:
     def _run_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
         pass_ = Pass(invocation, self._effects, self._registry)
         current_pass.set(pass_)
+        lines = self._listen(invocation)
         try:
             result = function.call(self._event(function, invocation), SyncStep(pass_))
         except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
             outcome = pass_.raised(error)
         else:
             outcome = pass_.returned(result)
-        done(invocation, _answer(invocation, pass_, outcome))
+        done(invocation, _answer(invocation, pass_, outcome, lines))
+
+    def _listen(self, invocation: Invocation) -> capture.Lines | None:
+        """Keeps what the callback of an effect prints, from now on, in the context this is called in."""
+        if isinstance(invocation.target, DiscoveryTarget):
+            return None
+        capture.install()  # on the streams that stand now: somebody may have put others in their place
+        lines = capture.Lines(invocation.request_id, self.on_lines)
+        capture.current_lines.set(lines)
+        return lines
 
     def _event(self, function: Function, invocation: Invocation) -> Event[object]:
         if function.id not in self._event_types:
@@ -143,13 +158,14 @@ def rejection(invocation: Invocation, reason: RejectionReason) -> bytes:
     return _encoded(invocation, RejectedBeforeStart(reason, target.attempt, target.attempt_generation))
 
 
-def _answer(invocation: Invocation, pass_: Pass, outcome: OutcomeBody | None) -> Answer:
+def _answer(invocation: Invocation, pass_: Pass, outcome: OutcomeBody | None, lines: capture.Lines | None) -> Answer:
+    logs = [] if lines is None else lines.end()
     if outcome is not None:
-        return _encoded(invocation, outcome)
+        return _encoded(invocation, outcome, logs)
     stop = pass_.shutdown or SystemExit("the pass ended without an answer")
     _log.error("run %s: %r in user code stops this worker", invocation.run.run_id, stop)
     return Stopped(stop)
 
 
-def _encoded(invocation: Invocation, outcome: OutcomeBody) -> bytes:
-    return encode(Outcome(PROTOCOL_VERSION, invocation.request_id, invocation.run.run_id, outcome))
+def _encoded(invocation: Invocation, outcome: OutcomeBody, logs: list[LogLine] | None = None) -> bytes:
+    return encode(Outcome(PROTOCOL_VERSION, invocation.request_id, invocation.run.run_id, outcome, logs or []))

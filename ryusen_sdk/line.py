@@ -25,11 +25,14 @@ from ryusen_sdk.session import Action, Begin, Note, Opened, Refused, Replaced, S
 
 if TYPE_CHECKING:
     from ryusen_protocol.invocation import Invocation
+    from ryusen_sdk.capture import Lines
     from ryusen_sdk.manifest import Manifest
     from ryusen_sdk.status import OnStatus, WorkerStatus
 
 _log: Final = logging.getLogger("ryusen.worker")
 _STOP_SECONDS: Final = 2.0
+_PRINT_SECONDS: Final = 0.1
+"""How long printed lines wait for more."""
 _RETRYABLE_STATUS: Final = frozenset({408, 425, 429})
 
 
@@ -80,6 +83,9 @@ class Line:
         self._timer: asyncio.TimerHandle | None = None
         self._answers: deque[tuple[Invocation, Answer]] = deque()
         self._is_flush_due = False
+        self._printing: deque[Lines] = deque()
+        self._is_print_due = False
+        host.on_lines = self.printed
 
     # From any thread.
 
@@ -101,6 +107,13 @@ class Line:
         if not self._is_flush_due:
             self._is_flush_due = True
             self._call(self._flush)
+
+    def printed(self, lines: Lines) -> None:
+        """A callback that runs has printed something: told a little later, with what it prints meanwhile, if it still runs then."""
+        self._printing.append(lines)
+        if not self._is_print_due:
+            self._is_print_due = True
+            self._call(self._print_soon)
 
     def _call(self, call: Callable[[], None]) -> None:
         try:
@@ -270,6 +283,18 @@ class Line:
         if frames and self._connection is not None:
             self._connection.send(frames)
         self._close_if_drained()
+
+    def _print_soon(self) -> None:
+        self._loop.call_later(_PRINT_SECONDS, self._print)
+
+    def _print(self) -> None:
+        self._is_print_due = False
+        frames: list[bytes] = []
+        while self._printing:
+            lines = self._printing.popleft()
+            frames.extend(self._session.printed(lines.request_id, lines.untold()))
+        if frames and self._connection is not None:
+            self._connection.send(frames)
 
     def _final_after_drain(self, error: BaseException) -> None:
         self._asked_to_stop = self._asked_to_stop or error

@@ -23,6 +23,7 @@ from ryusen_protocol.frames import (
     Heartbeat,
     HeldAttempt,
     Invoke,
+    Log,
     OutcomeAck,
     Register,
     Registered,
@@ -33,7 +34,7 @@ from ryusen_protocol.frames import (
 )
 from ryusen_protocol.ids import FunctionId, InstanceId, ReleaseId, RequestId, RunId, SessionId
 from ryusen_protocol.invocation import DiscoveryTarget, Invocation
-from ryusen_protocol.outcome import Outcome, RejectedBeforeStart, RejectionReason
+from ryusen_protocol.outcome import LogLine, Outcome, RejectedBeforeStart, RejectionReason
 from ryusen_protocol.scope import Scope
 from ryusen_sdk.histories import Histories
 
@@ -227,6 +228,12 @@ class Session:
         if held is None:
             return []
         return self._answer(held, outcome, now_ms)
+
+    def printed(self, request_id: RequestId, lines: list[LogLine]) -> list[bytes]:
+        """Lines of a callback that runs: the frames to send now. What cannot be sent is told by its outcome."""
+        if not lines or not self._is_open or request_id not in self._executing:
+            return []
+        return [encode(Log(PROTOCOL_VERSION, request_id, lines))]
 
     def abandoned(self, invocation: Invocation) -> None:
         """An invocation that will never be answered: user code asked the process to stop."""
