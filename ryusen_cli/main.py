@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, conformance, deploy, functions, inspect, keeping, local, runs, scaffold, send, unknown
+from ryusen_cli.commands import about, conformance, deploy, functions, inspect, keeping, local, runs, scaffold, send, tui, unknown
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -25,6 +25,7 @@ def build() -> typer.Typer:
     _add(root, "dev", local.dev)
     _add(root, "serve", local.serve)
     _add(root, "worker", local.worker)
+    _add(root, "tui", tui.tui)
     _add(root, "send", send.send)
     _add_group(root, "runs", "Find runs, read one, follow it, wait for it, stop it, wake it.", {
         "ls": runs.ls, "show": runs.show, "history": runs.history, "tail": runs.tail, "wait": runs.wait,

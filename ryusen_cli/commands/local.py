@@ -154,7 +154,7 @@ def dev(
         list[str] | None, typer.Argument(metavar="[TARGET]...", help="What to run; without it, the one module here.")
     ] = None,
     *,
-    tui: Annotated[bool | None, typer.Option("--tui/--no-tui", help="Dashboard in front; it comes with a later release.")] = None,
+    tui: Annotated[bool | None, typer.Option("--tui/--no-tui", help="The dashboard in front.")] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing: the database goes with the server.")] = False,
     no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the sources.")] = False,
     capacity: CapacityOption = None,
@@ -177,10 +177,6 @@ def dev(
     """Run a server and a worker for every target, and take up changed code when it is saved."""
     output = Output(json=json_)
     settings = load("dev", config)
-    if tui:
-        raise usage("the dashboard is not part of this release", "run `ryusen dev` without --tui: it logs in plain lines")
-    if tui is None and settings.switch("tui"):
-        output.warn("the setting tui is on, but the dashboard is not part of this release; logging in plain lines")
     is_ephemeral = settings.switch("ephemeral", flag=ephemeral or None)
     if is_ephemeral and db is not None:
         raise usage("--ephemeral keeps no database, and --db names one", "give one of them")
@@ -215,7 +211,23 @@ def dev(
         target="", url="", token=settings.optional("token", token), capacity=settings.number("capacity", capacity)
     )
     plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload)
+    if _wants_dashboard(output, asked=settings.switch("tui", flag=tui), by_flag=tui is not None):
+        from ryusen_cli.dev.front import supervise
+
+        raise typer.Exit(supervise(plan, f"http://127.0.0.1:{server.port}", output, Path(server.db).parent))
     raise typer.Exit(_supervise(plan, output))
+
+
+def _wants_dashboard(output: Output, *, asked: bool, by_flag: bool) -> bool:
+    """Whether the dashboard is wanted and can be shown; who may not know of it is told."""
+    from ryusen_cli.commands.tui import has_terminal
+
+    if asked and (output.json or not has_terminal()):
+        output.note("the dashboard needs a terminal; logging in plain lines")
+        return False
+    if not asked and not by_flag and not output.json and has_terminal():
+        output.note(Painted("--tui shows all this as a dashboard", "muted"))
+    return asked
 
 
 def _server_order(

@@ -59,7 +59,8 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, role: str, command: Callable[[str, int, int], list[str]] = child_command) -> None:
-        """Starts the process in a group of its own, so that Ctrl+C reaches only the parent. It waits for its order."""
+        """Starts the process in a session of its own: Ctrl+C reaches only the parent, and no child can draw on its terminal. It waits for
+        its order."""
         control_read, control_write = os.pipe()
         facts_read, facts_write = os.pipe()
         try:
@@ -69,7 +70,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(control_read, facts_write),
-                process_group=0,
+                start_new_session=True,
             )
         except BaseException:
             os.close(control_write)

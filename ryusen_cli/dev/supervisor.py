@@ -22,7 +22,7 @@ from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.output import Output, Painted, printable_block
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from ryusen_cli.dev.report import Standing
 
@@ -81,6 +81,8 @@ class Supervisor:
         self._stopping = False
         self._stop_watching = asyncio.Event()
         self._server_failure: messages.Failed | None = None
+        self.listening: Callable[[str], None] = lambda _: None
+        """Called with the server's URL whenever it begins to answer."""
 
     async def run(self) -> int:
         """Supervises until a signal, or until it cannot go on. Returns the exit code."""
@@ -116,6 +118,12 @@ class Supervisor:
         if not self._finish.done():
             self._say("finishing what runs; once more ends at once")
             self._finish.set_result(int(code))
+
+    def finish(self, code: int) -> None:
+        """End as a signal would, with this exit code. A second time, and after a signal, it does nothing."""
+        self._stopping = True
+        if not self._finish.done():
+            self._finish.set_result(code)
 
     def _give_up(self, error: CliError) -> None:
         self._stopping = True
@@ -180,6 +188,7 @@ class Supervisor:
                 if self._listening.is_set():
                     self._say(f"server: listening again on {', '.join(addresses)}, database {database}")
                 self._listening.set()
+                self.listening(self._url)
             case messages.Failed():
                 self._server_failure = fact
             case messages.Noted(text, is_trouble):

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("ryusen_protocol", "ryusen_server", "ryusen_sdk", "ryusen_conformance", "ryusen_testing", "ryusen_cli")
+PACKAGES = ("ryusen_protocol", "ryusen_server", "ryusen_sdk", "ryusen_conformance", "ryusen_testing", "ryusen_tui", "ryusen_cli")
 
 
 def tracked() -> list[Path]:

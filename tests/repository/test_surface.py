@@ -28,7 +28,7 @@ from ryusen_server.store.sqlite import sql
 from ryusen_server.store.sqlite.schema import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("ryusen_protocol", "ryusen_server", "ryusen_sdk", "ryusen_conformance", "ryusen_testing", "ryusen_cli")
+PACKAGES = ("ryusen_protocol", "ryusen_server", "ryusen_sdk", "ryusen_conformance", "ryusen_testing", "ryusen_tui", "ryusen_cli")
 FIXTURES = ROOT / "fixtures"
 
 
