@@ -158,7 +158,8 @@ class Proxy:
                     wire.plan, wire.struck = self._plans(), False
             await self._pass(chunk, arrived, sink)
             gone += len(chunk)
-        sink.write_eof()
+        with contextlib.suppress(OSError):  # it may be gone by now
+            sink.write_eof()
 
     async def _pass(self, data: bytes, arrived: bytearray, sink: asyncio.StreamWriter) -> None:
         if data:
