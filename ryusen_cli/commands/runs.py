@@ -13,7 +13,7 @@ from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
     from ryusen_cli.views.history import Teller
-    from ryusen_protocol.api import RunDetail
+    from ryusen_protocol.api import AttemptLogDocument, RunDetail
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 
@@ -58,12 +58,36 @@ def ls(
 
 @client_command
 def show(client: Client, run: RunArgument) -> None:
-    """Show one run: steps, attempts, what was undone and why."""
+    """Show one run: steps, attempts, what was undone and why, and what its callbacks printed."""
     reply = client.ask(client.api.get_run(run))
+    logs = _logs(client, run)
     if client.output.json:
-        client.output.document(reply.text)
-    else:
-        _print_run(client, reply.document)
+        import msgspec
+
+        members = msgspec.json.decode(reply.text, type=dict[str, msgspec.Raw])
+        client.output.document(msgspec.json.encode({**members, "logs": logs}))
+        return
+    from ryusen_cli.views.logs import log_lines
+
+    _print_run(client, reply.document)
+    client.output.lines(log_lines(logs))
+
+
+def _logs(client: Client, run: str) -> list[AttemptLogDocument]:
+    """What the run's callbacks printed, by attempt. A server that keeps none of it, an older one, is no reason to show nothing."""
+    logs: list[AttemptLogDocument] = []
+    cursor = None
+    while True:
+        try:
+            page = client.ask(client.api.logs(run, cursor=cursor)).document
+        except CliError as error:
+            if error.exit_code is Exit.NOT_FOUND:
+                return logs
+            raise
+        logs += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return logs
 
 
 @client_command

@@ -1,0 +1,40 @@
+"""What a run's callbacks printed and logged, as a person reads it: by attempt, in the order in which they began to print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ryusen_cli.output import Cell, Painted, printable_block
+from ryusen_protocol.plain import clock_text
+
+if TYPE_CHECKING:
+    from ryusen_protocol.api import AttemptLogDocument
+    from ryusen_protocol.outcome import LogLine
+
+LINES_SHOWN: Final = 20
+"""Of one attempt; its last ones."""
+_TONES: Final = {"warning": "warn", "error": "bad", "critical": "bad", "stderr": "warn", "cut": "muted"}
+
+
+def log_lines(logs: Sequence[AttemptLogDocument]) -> list[Sequence[Cell]]:
+    """Every attempt that printed something, with its last lines."""
+    lines: list[Sequence[Cell]] = []
+    for log in logs:
+        undoing = ", undoing" if log.phase == "compensation" else ""
+        lines += [[], [Painted("printed  ", "muted"), f"{log.step_id}{undoing}, attempt {log.attempt}"]]
+        earlier = len(log.lines) - LINES_SHOWN
+        if earlier > 0:
+            lines.append([Painted(f"  … {earlier} earlier lines; --json has them all", "muted")])
+        for line in log.lines[-LINES_SHOWN:]:
+            lines += _one(line)
+    return lines
+
+
+def _one(line: LogLine) -> list[Sequence[Cell]]:
+    """A line, under its time and level; those of a traceback stand below each other."""
+    first, *rest = printable_block(line.text).text.split("\n")
+    level = line.level if line.level not in {"stdout", "cut"} else ""
+    head = f"  {clock_text(line.at_ms)}  {printable_block(level).text:<7}  "
+    tone = _TONES.get(line.level)
+    return [[Painted(head, "muted"), Painted(first, tone)], *([Painted(" " * len(head)), Painted(more, tone)] for more in rest)]
