@@ -11,10 +11,11 @@ from ryusen_protocol.plain import clock_text
 if TYPE_CHECKING:
     from ryusen_protocol.api import AttemptLogDocument
     from ryusen_protocol.outcome import LogLine
+    from ryusen_protocol.words import Tone
 
 LINES_SHOWN: Final = 20
 """Of one attempt; its last ones."""
-_TONES: Final = {"warning": "warn", "error": "bad", "critical": "bad", "stderr": "warn", "cut": "muted"}
+_TONES: Final[dict[str, Tone]] = {"warning": "warn", "error": "bad", "critical": "bad", "stderr": "warn", "cut": "muted"}
 
 
 def log_lines(logs: Sequence[AttemptLogDocument]) -> list[Sequence[Cell]]:
