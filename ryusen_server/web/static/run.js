@@ -64,7 +64,7 @@ function runView(context, state, route, run) {
       run.children.length ? ["Invoked", h("ul.plain", null, run.children.map((child) => h("li", { key: child.run_id }, word(say.runWord({ ...child, stop: null })), " ", say.printable(child.function), " ", runLink(context, child.run_id), " in step ", id(child.step_id))))] : null),
     h("nav.tabs", { "aria-label": "Parts of the run" }, TABS.map(([name, title]) => link(context, context.with(route, { tab: name === "timeline" ? null : name }), title,
       { key: name, "aria-current": name === tab ? "page" : null, "data-still": true }))),
-    h("section.tab", { key: tab, "aria-label": TABS.find(([name]) => name === tab)[1] }, PARTS[tab](context, state, route, run)),
+    h("div.tab", { key: tab }, PARTS[tab](context, state, route, run)),
   ];
 }
 
@@ -122,7 +122,7 @@ function picture(context, run, plan) {
   const width = (from, to) => `${Math.max(0, (plan.scale.at(Math.min(to, plan.length)) - plan.scale.at(Math.max(0, from))) * 100).toFixed(3)}%`;
   const axis = plan.scale.gaps.length ? [] : timeline.ticks(plan.length, context.narrow ? 3 : 6);
   return h("div.picture", null,
-    h("div.axis", { "aria-hidden": "true" }, h("div.scale", null, axis.map((at) => h("span", { key: String(at), style: { left: percent(at) } }, at === 0 ? "0" : say.span(at))))),
+    h("div.axis", { "aria-hidden": "true" }, h("div.scale", null, axis.map((at) => h("span", { key: String(at), class: at > plan.length * 0.93 ? "end" : null, style: { left: percent(at) } }, at === 0 ? "0" : say.span(at))))),
     h("div.lanes", { role: "img", tabindex: 0, "aria-label": timeline.describe(run, plan.rows), onscroll: (event) => context.scrolled(event.target.scrollTop) },
       h("div.lanes-height", { style: { height: `${height}px` } },
         h("div.lanes-shown", { style: { transform: `translateY(${first * ROW}px)` } },
