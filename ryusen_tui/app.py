@@ -26,7 +26,7 @@ from textual.worker import Worker, WorkerState
 from ryusen_protocol.client import Api, ApiProblem, UnreadableAnswer
 from ryusen_protocol.words import printable
 from ryusen_tui.board import Topic
-from ryusen_tui.dialogs import Help, Question, Send
+from ryusen_tui.dialogs import DIALOG_CSS, Help, Question, Send
 from ryusen_tui.feed import Feed
 from ryusen_tui.link import AnswerLost, Link, NoServer
 from ryusen_tui.panes import PANES, PaneName
@@ -69,7 +69,7 @@ class Dashboard(App[End]):
 
     TITLE = "ryusen"
     ENABLE_COMMAND_PALETTE = True
-    CSS = "Toast { max-width: 90%; }"
+    CSS = DIALOG_CSS + "Toast { max-width: 90%; }"
     BINDINGS: ClassVar = [
         *(Binding(f"{number}", f"pane('{name}')", show=False) for number, name in enumerate(PANES, 1)),
         Binding("slash", "filter", show=False),
@@ -215,7 +215,7 @@ class Dashboard(App[End]):
         spans: list[Span] = [own(" ryusen ", strong=True)] if columns >= 60 else [own(" ")]
         if columns >= 75:
             spans += [own(" "), foreign(self.link.url.partition("://")[2] or self.link.url)]
-        spans += [own("  "), *self._contact()]
+        spans += [own("  " if columns >= 60 else ""), *self._contact()]
         connected = [worker for worker in feed.board.workers or () if worker.connected]
         if feed.board.workers is not None:
             release = connected[0].release_id if len(connected) == 1 and columns >= 100 else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import work
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
@@ -32,16 +33,20 @@ DIALOG_CSS = """
 .dialog Horizontal { height: auto; }
 .dialog Input { height: 1; border: none; padding: 0 1; background: $background; text-style: underline; }
 .dialog Input:focus { border: none; text-style: underline bold; }
-.dialog Button { height: 1; min-width: 10; border: none; margin-right: 2; }
+.dialog Button { height: 1; min-width: 10; border: none !important; margin-right: 2; }
 .dialog Button:focus { text-style: reverse bold; }
-.short .dialog { border: none; width: 100%; }
+.dialog Button:disabled { text-style: dim; border: none !important; height: 1; }
+.dialog #about { height: auto; max-height: 12; }
+Dialog.short .dialog { border: none; width: 100%; }
+Dialog.short .filled { height: 100%; }
+Dialog.short #about { height: 1fr; }
 """
 
 
 class Dialog(ModalScreen[Any]):
     """Over everything else, in the middle."""
 
-    DEFAULT_CSS = "Dialog { align: center middle; } " + DIALOG_CSS
+    DEFAULT_CSS = "Dialog { align: center middle; }"
     BINDINGS: ClassVar = [Binding("escape", "leave", show=False)]
 
     @property
@@ -56,6 +61,45 @@ class Dialog(ModalScreen[Any]):
     def action_leave(self) -> None:
         """Close it; nothing is done."""
         self.dismiss(None)
+
+
+class Tick(Static, can_focus=True):
+    """Yes or no, as `[x]` or `[ ]`: told apart without colour."""
+
+    BINDINGS: ClassVar = [Binding("enter,space", "turn", show=False)]
+
+    class Turned(Message):
+        """It is the other way round now."""
+
+    def __init__(self, label: str, *, id: str | None = None) -> None:  # noqa: A002 - the framework's own word
+        super().__init__("", id=id, markup=False)
+        self._label = label
+        self.value = False
+
+    def on_mount(self) -> None:
+        """Not ticked."""
+        self._show()
+
+    def on_focus(self) -> None:
+        """Keys go here."""
+        self._show()
+
+    def on_blur(self) -> None:
+        """Keys go elsewhere."""
+        self._show()
+
+    def on_click(self) -> None:
+        """The mouse does the same."""
+        self.action_turn()
+
+    def action_turn(self) -> None:
+        """The other way round."""
+        self.value = not self.value
+        self._show()
+        self.post_message(self.Turned())
+
+    def _show(self) -> None:
+        self.update(text([(own(f"[{'x' if self.value else ' '}] {self._label}", "accent" if self.has_focus else None),)]))
 
 
 class Question(Dialog):
@@ -215,5 +259,5 @@ class Send(Dialog):
 
     def _over(self, line: Line) -> None:
         self._busy = False
-        if self.is_mounted:
+        if self.is_attached:
             self._say(line, can_send=True)

@@ -31,6 +31,8 @@ AGAIN_S: Final = 1.0
 WORKERS_S: Final = 2.0
 """What is in flight and when a worker was last heard of is no change of the history: it is asked for while it is looked at."""
 FIRST_PAUSE_S: Final = 0.1
+ATTEMPTS_MAX: Final = 200
+"""What a server gives of attempts in one page, whose documents are large."""
 LONGEST_PAUSE_S: Final = 2.0
 STALE_S: Final = 40.0
 """Longer silence than the server leaves between two heartbeats."""
@@ -69,7 +71,7 @@ class Feed:
         self._link = link
         self._api = api
         self._tell = tell
-        self._watched: frozenset[Topic] = frozenset(("server", "runs", "unknown", "workers"))
+        self._watched: frozenset[Topic] = frozenset(("server", "runs", "unknown", "workers", "functions"))
         self._needed: set[Topic] = set()
         self._loaded_at: dict[Topic, float] = {}
         self._pending: list[Change] = []
@@ -83,7 +85,7 @@ class Feed:
 
     def watch(self, *topics: Topic) -> None:
         """Keep these current, beside what the header shows."""
-        watched: set[Topic] = {"server", "unknown", "workers", *topics}
+        watched: set[Topic] = {"server", "unknown", "workers", "functions", *topics}
         self._watched = frozenset(watched)
         missing: list[Topic] = [topic for topic in topics if self._is_missing(topic)]
         self.need(*missing)
@@ -234,7 +236,7 @@ class Feed:
             case "runs":
                 return await self._load_runs()
             case "unknown":
-                self._put(topic, unknown=await self._list(self._api.list_attempts(state="unknown", limit=ROWS_MAX)))
+                self._put(topic, unknown=await self._list(self._api.list_attempts(state="unknown", limit=ATTEMPTS_MAX)))
             case "events":
                 self._put(topic, events=await self._list(self._api.list_events(limit=ROWS_MAX)))
             case "workers":

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Button, Checkbox, Input, Static
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Button, Input, Static
 
 from ryusen_protocol.client import ApiProblem, CommandRefused, UnreadableAnswer
 from ryusen_tui import resolving
-from ryusen_tui.dialogs import Dialog
+from ryusen_tui.dialogs import Dialog, Tick
 from ryusen_tui.link import AnswerLost, NoServer
 from ryusen_tui.resolving import Draft, NotYet, Resolution
 from ryusen_tui.spans import Line, foreign, own
@@ -61,13 +61,14 @@ class Resolve(Dialog):
 
     def compose(self) -> ComposeResult:
         """Identity, the three commands, what one of them needs, what came of it."""
-        with VerticalScroll(classes="dialog", can_focus=False):
+        with Vertical(classes="dialog filled"):
             yield Static(text([(own("Resolve an Unknown attempt", strong=True),)]), markup=False)
-            yield Static("", id="identity", markup=False)
+            with VerticalScroll(id="about", can_focus=False):
+                yield Static("", id="identity", markup=False)
             yield Static("", id="choices", markup=False)
             yield Static("", id="asks", markup=False)
             yield Input(id="entry", compact=True)
-            yield Checkbox("retryable: the step's own policy may run it again", id="retryable", compact=True)
+            yield Tick("retryable: the step's policy may run it again", id="retryable")
             yield Static("", id="said", markup=False)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
@@ -97,7 +98,7 @@ class Resolve(Dialog):
         """Checked as it is typed."""
         self._check()
 
-    def on_checkbox_changed(self) -> None:
+    def on_tick_turned(self) -> None:
         """Another intent."""
         self._check()
 
@@ -125,7 +126,7 @@ class Resolve(Dialog):
         self._look()
 
     def _draft(self) -> Draft:
-        return Draft(choice=self.choice, text=self.query_one("#entry", Input).value, retryable=self.query_one("#retryable", Checkbox).value)
+        return Draft(choice=self.choice, text=self.query_one("#entry", Input).value, retryable=self.query_one("#retryable", Tick).value)
 
     def _check(self) -> None:
         if not self.state.is_open or self.choice is None:
@@ -195,7 +196,7 @@ class Resolve(Dialog):
             self._show()
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_attached:
             return
         state = self.state
         is_filling = state.is_open and self.choice is not None
@@ -223,7 +224,7 @@ class Resolve(Dialog):
             self.query_one("#apply", Button).disabled = False
 
     def _say(self, line: Line, *, can_apply: bool) -> None:
-        if self.is_mounted:
+        if self.is_attached:
             self.query_one("#said", Static).update(text([line]))
             self.query_one("#apply", Button).disabled = not can_apply
 

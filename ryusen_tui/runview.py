@@ -13,7 +13,7 @@ from ryusen_protocol.client import ApiProblem, UnreadableAnswer
 from ryusen_tui import story, waterfall
 from ryusen_tui.link import AnswerLost, NoServer
 from ryusen_tui.screens import Framed
-from ryusen_tui.spans import Line, Span, foreign, own, plain
+from ryusen_tui.spans import Glyphs, Line, Span, foreign, own, plain
 from ryusen_tui.widgets import Bar, Chart, Prose, text
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class RunView(Framed):
         self.run: RunDetail | None = None
         self.tab: Tab = "timeline"
         self._history: list[Line] = []
+        self._teller = story.Teller(Glyphs())
         self._history_after: int | None = None
         self._loaded_at = 0.0
         self._again = False
@@ -86,6 +87,7 @@ class RunView(Framed):
 
     def on_mount(self) -> None:
         """Ask for it."""
+        self._teller = story.Teller(self.dashboard.glyphs)
         self.query_one("#blocker").display = False
         self.query_one("#timeline", Chart).put([], None, note=[(own("loading…", "accent"),)])
         self.choose("timeline")
@@ -132,7 +134,7 @@ class RunView(Framed):
     def show_run(self, run_id: str) -> None:
         """Another run in the same place."""
         self.run_id, self.run = run_id, None
-        self._history, self._history_after = [], None
+        self._history, self._history_after, self._teller = [], None, story.Teller(self.dashboard.glyphs)
         self.query_one("#run-head", Static).update(text([(foreign(run_id, "muted"),), (own("loading…", "accent"),)]))
         self.load()
         if self.tab == "history":
@@ -198,7 +200,7 @@ class RunView(Framed):
 
     def _take(self, entries: list[HistoryEntryDocument]) -> None:
         for entry in entries:
-            self._history += story.history_lines(entry, self.dashboard.glyphs)
+            self._history += self._teller.lines(entry)
             self._history_after = entry.position
 
     # Drawing.

@@ -105,7 +105,7 @@ def wrapped(line: Line, columns: int) -> list[Line]:
     for span in line:
         text = span.text
         while cell_len(text) > left:
-            head = _head(text, left)
+            head = _at_a_blank(_head(text, left))
             if not head and left == columns:
                 head = text[0]
             if head:
@@ -118,6 +118,12 @@ def wrapped(line: Line, columns: int) -> list[Line]:
     if row or not rows:
         rows.append(tuple(row))
     return rows
+
+
+def _at_a_blank(head: str) -> str:
+    """Up to its last blank, unless that would leave half of the row empty."""
+    cut_at = head.rfind(" ") + 1
+    return head[:cut_at] if cut_at * 2 > len(head) else head
 
 
 def _head(text: str, columns: int) -> str:

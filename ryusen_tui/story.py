@@ -46,7 +46,7 @@ def run_head(run: RunSummary, glyphs: Glyphs) -> list[Line]:
         second += [own("  outcome: ", "muted"), *glyphs.word(words.OUTCOMES[run.outcome])]
     if run.recovery is not None:
         second += [own("   "), *glyphs.word(words.recovery_word(run.recovery, run.recovery_reason, run.unwind_counts))]
-    if run.attention is not None:
+    if run.attention is not None and run.status != "definition_blocked":
         second += [own("   "), *glyphs.word(words.ATTENTION[run.attention])]
     if run.ended_at_ms is not None:
         second.append(own(f"   took {format_ms(max(0, run.ended_at_ms - run.created_at_ms))}", "muted"))
@@ -60,16 +60,15 @@ def run_failure(run: RunDetail) -> Line:
 
 def blocker_lines(blocker: Blocker, glyphs: Glyphs, *, now_ms: int) -> list[Line]:
     """Why the current code cannot go on, both places, and what to do."""
-    lines: list[Line] = [
-        (own(f"{glyphs.glyph('■')} Blocked at step ", "warn"), foreign(blocker.step_id), own(": "), foreign(blocker.message))
-    ]
+    why = blocker.reason.replace("_", " ")
+    lines: list[Line] = [(own(f"{glyphs.glyph('■')} Blocked at step ", "warn"), foreign(blocker.step_id), own(": "), foreign(why))]
     if blocker.first is not None:
         lines.append((own("  first      "), foreign(location(blocker.first))))
     if blocker.duplicate is not None:
         lines.append((own("  again at   "), foreign(location(blocker.duplicate))))
     seen = f"{blocker.count} times, last {format_ms(max(0, now_ms - blocker.last_seen_at_ms))} ago"
-    lines.append((own(f"  fix        Correct the code and save it; the run then goes on by itself. Seen {seen}.", "muted"),))
-    return lines
+    lines.append((own("  fix        "), own(f"correct the code and save it: the run goes on by itself; seen {seen}", "muted")))
+    return [*lines, (own("  "), foreign(blocker.message, "muted"))]
 
 
 def location(place: Location) -> str:
@@ -170,43 +169,61 @@ def _document(text: str) -> list[Line]:
     return [(own("  "), foreign(line)) for line in shown.split("\n")]
 
 
-_LEFT_OUT: Final = frozenset(("kind", "run_id", "input", "result", "failure", "payload", "declaration", "worker", "targets"))
+_TOLD: Final = frozenset(("pass", "reason", "by", "recovery", "function", "event_id", "name", "child_run_id", "hidden_by", "answer"))
+"""Members that a person reads; a history in full, with digests and ids, is what `ryusen runs history --json` gives."""
 
 
-def history_lines(entry: HistoryEntryDocument, glyphs: Glyphs) -> list[Line]:
-    """One transaction: the instant, the position, and what happened in it."""
-    lines: list[Line] = []
-    for index, raw in enumerate(entry.records):
-        record = cast("dict[str, Any]", msgspec.json.decode(raw))
-        when = f"{clock_text(entry.at_ms)} {entry.position:>6}  " if index == 0 else " " * (len(clock_text(entry.at_ms)) + 9)
-        lines.append((own(when, "muted"), *_record(record, glyphs)))
-    return lines
+class Teller:
+    """Tells one run's history from the first entry on: later records name an attempt only by its id."""
+
+    def __init__(self, glyphs: Glyphs) -> None:
+        self._glyphs = glyphs
+        self._attempts: dict[str, str] = {}
+
+    def lines(self, entry: HistoryEntryDocument) -> list[Line]:
+        """One transaction: the instant, the position, and what happened in it."""
+        lines: list[Line] = []
+        when = f"{clock_text(entry.at_ms)} {entry.position:>6}  "
+        for index, raw in enumerate(entry.records):
+            record = cast("dict[str, Any]", msgspec.json.decode(raw))
+            lines.append((own(when if index == 0 else " " * len(when), "muted"), *self._record(record)))
+        return lines
+
+    def _record(self, record: dict[str, Any]) -> list[Span]:
+        spans: list[Span] = [foreign(str(record.get("kind")).replace("_", " "))]
+        what = self._what(record)
+        if what:
+            spans += [own("  "), foreign(what, "accent")]
+        state = record.get("state") or record.get("outcome")
+        word = words.ATTEMPTS.get(cast("Any", state)) or words.OUTCOMES.get(cast("Any", state)) if isinstance(state, str) else None
+        if word is not None:
+            spans += [own("  "), *self._glyphs.word(word)]
+        failure = cast("dict[str, Any] | None", record.get("failure"))
+        if failure is not None:
+            spans += [own("  "), foreign(f"{failure.get('category')}: {failure.get('message')}", "bad")]
+        rest = [f"{name} {_short(value)}" for name, value in record.items() if name in _TOLD and value is not None]
+        if rest:
+            spans += [own("  "), foreign(", ".join(rest), "muted")]
+        return spans
+
+    def _what(self, record: dict[str, Any]) -> str:
+        declaration = cast("dict[str, Any] | None", record.get("declaration"))
+        if declaration is not None:
+            return f"{declaration.get('step_id')} ({declaration.get('kind')})"
+        attempt_id = record.get("attempt_id")
+        if record.get("kind") == "attempt_queued":
+            undo = "undo " if record.get("phase") == "compensation" else ""
+            self._attempts[str(attempt_id)] = f"{undo}{record.get('step_id')}, attempt {record.get('attempt')}"
+        if attempt_id is not None:
+            return self._attempts.get(str(attempt_id), str(attempt_id))
+        targets = cast("list[dict[str, Any]] | None", record.get("targets"))
+        if targets is not None:
+            return ", ".join(str(target.get("step_id")) for target in targets)
+        return str(record.get("step_id") or "")
 
 
-def _record(record: dict[str, Any], glyphs: Glyphs) -> list[Span]:
-    kind = str(record.get("kind"))
-    spans: list[Span] = [foreign(kind.replace("_", " "))]
-    state = record.get("state") or record.get("outcome")
-    word = words.ATTEMPTS.get(cast("Any", state)) or words.OUTCOMES.get(cast("Any", state)) if isinstance(state, str) else None
-    declaration = cast("dict[str, Any] | None", record.get("declaration"))
-    if declaration is not None:
-        record = {**record, **{name: declaration.get(name) for name in ("step_id", "kind")}}
-    if record.get("step_id"):
-        spans += [own("  "), foreign(str(record["step_id"]))]
-    if word is not None:
-        spans += [own("  "), *glyphs.word(word)]
-    failure = cast("dict[str, Any] | None", record.get("failure"))
-    if failure is not None:
-        spans += [own("  "), foreign(f"{failure.get('category')}: {failure.get('message')}", "bad")]
-    rest = {
-        name: value for name, value in record.items() if name not in _LEFT_OUT and name not in {"step_id", "state"} and value is not None
-    }
-    if rest:
-        said = "  ".join(
-            f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}" for name, value in rest.items()
-        )
-        spans += [own("  "), foreign(said, "muted")]
-    return spans
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def attempt_identity(attempt: AttemptDocument, run: RunSummary | None, *, now_ms: int) -> list[Line]:

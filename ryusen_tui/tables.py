@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True):
 
 RUNS: Final = (
     Column("STATUS", 14),
-    Column("RECOVERY", 26, drop=2),
+    Column("RECOVERY", 23, drop=2),
     Column("FUNCTION", 16, grow=True),
     Column("RUN", 12, grow=True, drop=5),
     Column("AGE", 7),
@@ -91,18 +91,18 @@ WORKERS: Final = (
 )
 FUNCTIONS: Final = (
     Column("FUNCTION", 18, grow=True),
-    Column("APPLICATION", 14, drop=3),
-    Column("STARTS ON", 20, drop=2),
+    Column("APPLICATION", 14, drop=2),
+    Column("STARTS ON", 20, drop=1),
     Column("TIMEOUT", 8, drop=4),
-    Column("MANIFEST", 14, drop=1),
+    Column("MANIFEST", 14, drop=3),
     Column("RUN BY", 13),
 )
 MATCHES: Final = (
     Column("TRIGGER", 18, grow=True),
     Column("FUNCTION", 18),
     Column("APPLICATION", 14, drop=3),
-    Column("MANIFEST", 14, drop=2),
-    Column("RUN", 14, drop=4),
+    Column("MANIFEST", 14, drop=4),
+    Column("RUN", 14, grow=True, drop=1),
 )
 
 
@@ -113,7 +113,7 @@ def layout(columns: Sequence[Column], width: int) -> list[int]:
     def needed() -> int:
         return MARKER + sum(columns[index].columns for index in shown) + GAP * max(0, len(shown) - 1)
 
-    for index in sorted(shown, key=lambda at: columns[at].drop or len(columns) + 99):
+    for index in sorted(shown, key=lambda at: columns[at].drop, reverse=True):
         if needed() <= width or not columns[index].drop:
             break
         shown.discard(index)
@@ -169,7 +169,7 @@ def run_row(run: RunSummary, glyphs: Glyphs, *, now_ms: int) -> Row:
     return Row(
         run.run_id,
         (
-            glyphs.word(status),
+            (*glyphs.word(status), *_mark(run, glyphs)),
             glyphs.word(recovery),
             (foreign(run.function),),
             (foreign(run.run_id, "muted"),),
@@ -178,6 +178,14 @@ def run_row(run: RunSummary, glyphs: Glyphs, *, now_ms: int) -> Row:
             (own(f"{run.steps_completed}/{run.steps_declared}"),),
         ),
     )
+
+
+def _mark(run: RunSummary, glyphs: Glyphs) -> Line:
+    """What needs a person, once more as a glyph: the column that says it has no room on a small screen."""
+    if run.attention is None or run.status == "definition_blocked":
+        return ()
+    word = words.ATTENTION[run.attention]
+    return (own(f" {glyphs.glyph(word.glyph)}", word.tone),)
 
 
 def unknown_row(attempt: AttemptDocument, glyphs: Glyphs, *, now_ms: int) -> Row:
