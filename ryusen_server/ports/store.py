@@ -266,10 +266,6 @@ class Store(ChangeStore, LogStore, RetentionStore, MeasuredStore, Protocol):
         """The whole history of each of a few runs, oldest first. A run that is not there is left out."""
         ...
 
-    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
-        """The whole history of each of a few runs, oldest first. A run that is not there is left out."""
-        ...
-
     async def run(self, run_id: RunId) -> RunRow | None: ...
 
     async def runs(self, workspace: Workspace, where: RunFilter, *, before: tuple[int, RunId] | None, limit: int) -> list[RunRow]:

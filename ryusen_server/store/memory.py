@@ -403,11 +403,6 @@ class MemoryStore:
         self._readable()
         return {run_id: list(self._history[run_id]) for run_id in run_ids if run_id in self._history}
 
-    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
-        """See the port."""
-        self._readable()
-        return {run_id: list(self._history[run_id]) for run_id in run_ids if run_id in self._history}
-
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""
         self._readable()

@@ -52,7 +52,6 @@ async def record(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[tu
     await store.history(RunId("r"))
     await store.history(RunId("r"), after=3, limit=4)
     await store.histories([RunId("r"), RunId("s")])
-    await store.histories([RunId("r"), RunId("s")])
     await store.run(RunId("r"))
     await store.attempt(AttemptId("a"))
     await store.attempt_log(AttemptId("a"))

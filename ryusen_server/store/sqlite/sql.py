@@ -127,11 +127,6 @@ SELECT history.run_id, position, at_ms, records
 FROM json_each(?) CROSS JOIN history INDEXED BY history_by_run ON history.run_id = json_each.value
 """
 
-HISTORIES: Final = """
-SELECT history.run_id, position, at_ms, records
-FROM json_each(?) CROSS JOIN history INDEXED BY history_by_run ON history.run_id = json_each.value
-"""
-
 # Reads of what is due, at a start and in windows
 
 ROUTING_HEADS: Final = "SELECT workspace, routing_generation FROM workspaces"

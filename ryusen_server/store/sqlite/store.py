@@ -297,14 +297,6 @@ class SqliteStore:
             rows.sort(key=lambda row: row.position)  # as the index gives them, which is no promise
         return found
 
-    async def histories(self, run_ids: Sequence[RunId]) -> dict[RunId, list[HistoryRow]]:
-        """See the port."""
-        listed = msgspec.json.encode(list(dict.fromkeys(run_ids))).decode()
-        found: dict[RunId, list[HistoryRow]] = {}
-        for run_id, *row in await self._readers.rows(sql.HISTORIES, (listed,)):
-            found.setdefault(RunId(run_id), []).append(HistoryRow(*row))
-        return found
-
     async def run(self, run_id: RunId) -> RunRow | None:
         """See the port."""
         return _one(await self._readers.rows(sql.RUN, (run_id,)), RunRow)
