@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, conformance, deploy, functions, inspect, keeping, local, runs, scaffold, send, tui, unknown
+from ryusen_cli.commands import about, conformance, deploy, doctor, functions, inspect, keeping, local, runs, scaffold, send, tui, unknown
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -47,6 +47,7 @@ def build() -> typer.Typer:
     })  # fmt: skip
     _add(root, "prune", keeping.prune)
     _add(root, "init", scaffold.init)
+    _add(root, "doctor", doctor.doctor)
     _add_group(root, "config", "See where settings come from.", {"show": about.config_show})
     _add(root, "version", about.version)
     return root

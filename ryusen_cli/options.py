@@ -47,6 +47,8 @@ class Client:
     ) -> None:
         self.output = output
         self.settings = settings
+        self.config = config
+        """The settings file that was named in place of the usual one."""
         self._url = settings.text("url", url)
         self._token = settings.optional("token", token)
         self._workspace = settings.text("workspace", workspace)

@@ -64,6 +64,11 @@ class Output:
         """A warning that does not end the command."""
         self.note(Painted("warning: ", "warn"), message)
 
+    def progress(self, message: str) -> None:
+        """What takes a while, for a person who watches; neither a program nor a file is told."""
+        if _is_tty(self._err) and not self.json:
+            self.note(Painted("… ", "muted"), message)
+
     def word(self, word: Word) -> Painted:
         """A fact with its glyph, in the set this terminal can show."""
         return Painted(word.shown(unicode=self.unicode), word.tone)

@@ -17,6 +17,11 @@ CONNECT_PATH: Final = "/v1/connect"
 HISTORY_DELTA: Final = "history_delta"
 """Capability: an invocation may send only the completed steps that this worker process does not hold."""
 
+LOOP_BLOCKED: Final = "loop_blocked"
+"""Code of a worker's `error` frame: its user loop does not turn, so that its coroutines do not go on. The message says where it is."""
+LOOP_FREE: Final = "loop_free"
+"""It turns again."""
+
 Disposition = Literal["accepted", "replayed", "stale", "discarded", "malformed"]
 
 

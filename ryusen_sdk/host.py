@@ -50,7 +50,7 @@ class Host:
 
     def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop, pool: ThreadPool, effects: LoopAndPool | None = None) -> None:
         self._registry = registry
-        self._loop = loop
+        self._loop = self.loop = loop
         self._pool = pool
         self._effects = effects or LoopAndPool(loop, pool)
         self._tasks: set[asyncio.Task[None]] = set()

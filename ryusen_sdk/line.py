@@ -20,6 +20,7 @@ from ryusen_sdk import status
 from ryusen_sdk.connection import Connection, Refusal, connect
 from ryusen_sdk.errors import RegistrationRejected, RequestRefused, ServerUnreachable, WorkerReplaced
 from ryusen_sdk.host import Answer, Host, Stopped
+from ryusen_sdk.loop_watch import LoopWatch
 from ryusen_sdk.publish import publish
 from ryusen_sdk.session import Action, Begin, Note, Opened, Refused, Replaced, Send, Session
 
@@ -85,6 +86,7 @@ class Line:
         self._is_flush_due = False
         self._printing: deque[Lines] = deque()
         self._is_print_due = False
+        self._watch = LoopWatch(host.loop)
         host.on_lines = self.printed
 
     # From any thread.
@@ -333,7 +335,16 @@ class Line:
             return
         connection.send(self._session.tick(self._now_ms()))
         connection.ping()
+        self._look_at_loop(connection)
         self._arm()
+
+    def _look_at_loop(self, connection: Connection) -> None:
+        change = self._watch.look()
+        if change is None:
+            return
+        code, message = change
+        self._tell(status.Noted(message))
+        connection.send(self._session.reports(code, message))
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)

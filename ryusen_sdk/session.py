@@ -235,6 +235,10 @@ class Session:
             return []
         return [encode(Log(PROTOCOL_VERSION, request_id, lines))]
 
+    def reports(self, code: str, message: str) -> list[bytes]:
+        """Something of this process that a reader of the server's list of workers should see: the frames to send now."""
+        return [encode(SessionError(PROTOCOL_VERSION, code, message))] if self._is_open else []
+
     def abandoned(self, invocation: Invocation) -> None:
         """An invocation that will never be answered: user code asked the process to stop."""
         self._executing.pop(invocation.request_id, None)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
-from ryusen_protocol.frames import Drain, Log, Register, Registered, RegistrationRejected
+from ryusen_protocol.frames import Drain, Log, Register, Registered, RegistrationRejected, SessionError
 from ryusen_protocol.ids import FunctionId, RequestId, RoutingGeneration, RunId, SessionId, Workspace
 from ryusen_protocol.manifest import Publication
 from ryusen_protocol.operator import RefusalEnvelope, ResolveCommand
@@ -292,6 +292,11 @@ class Engine:
     def log(self, session_id: SessionId, frame: Log) -> None:
         """Lines of a callback that is still running. Best effort."""
         self._sessions.printed(session_id, frame)
+
+    def loop_reported(self, session_id: SessionId, frame: SessionError) -> None:
+        """A worker's user loop does not turn, or does again."""
+        self._sessions.loop_reported(session_id, frame)
+        self._worker_changed(session_id)
 
     def draining(self, session_id: SessionId) -> None:
         """The worker takes no new work."""

@@ -12,7 +12,7 @@ import logging
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
 from ryusen_protocol.declarations import ChildDeclaration, RunDeclaration
-from ryusen_protocol.frames import Disposition, Log, OutcomeAck, Register, Registered, RegistrationRejected
+from ryusen_protocol.frames import LOOP_BLOCKED, Disposition, Log, OutcomeAck, Register, Registered, RegistrationRejected, SessionError
 from ryusen_protocol.ids import ReleaseId, RequestId, SessionId
 from ryusen_protocol.invocation import HistoryBase
 from ryusen_protocol.outcome import (
@@ -28,6 +28,7 @@ from ryusen_protocol.outcome import (
     Uncaught,
 )
 from ryusen_protocol.scope import Scope
+from ryusen_protocol.words import printable
 from ryusen_server.core.commands.answer_attempt import AnswerAttempt
 from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
 from ryusen_server.core.commands.authorize_attempt import AuthorizeAttempt
@@ -54,6 +55,7 @@ from ryusen_server.ports.worker import WorkerChannel
 log = logging.getLogger(__name__)
 
 MISSED_HEARTBEATS_MAX = 2
+_TOLD_CHARACTERS_MAX = 300
 
 _DISCOVERY_BODIES = (Declared, Completed, Uncaught, DefinitionBlocked)
 _EFFECT_BODIES = (Succeeded, CallbackFailed, TargetNotFound)
@@ -233,6 +235,18 @@ class Sessions:
         attempt_id = None if live is None else live.run.requests.get(frame.request_id)
         if live is not None and attempt_id is not None:
             self._logs.printed(live.run, live.run.attempts[attempt_id], frame.request_id, frame.lines)
+
+    def loop_reported(self, session_id: SessionId, frame: SessionError) -> None:
+        """A worker's user loop does not turn, or does again: shown with the worker, and nothing else follows from it."""
+        instance = self._fleet.at(session_id)
+        if instance is None:
+            return
+        if frame.code == LOOP_BLOCKED:
+            instance.last_failure = f"{LOOP_BLOCKED}: {printable(frame.message[:_TOLD_CHARACTERS_MAX])}"
+            instance.last_failure_at_ms = self._clock.now_ms()
+            log.warning("worker %s: %s", instance.instance_id, instance.last_failure, extra=_about(instance))
+        elif instance.last_failure is not None and instance.last_failure.startswith(LOOP_BLOCKED):
+            instance.last_failure = instance.last_failure_at_ms = None
 
     def _acknowledge(self, instance: Instance, request_id: RequestId, disposition: Disposition, message: str | None) -> None:
         if instance.channel is not None:

@@ -18,7 +18,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from ryusen_protocol import PROTOCOL_VERSION
-from ryusen_protocol.frames import Draining, Heartbeat, Log, Register, Registered, RegistrationRejected
+from ryusen_protocol.frames import Draining, Heartbeat, Log, Register, Registered, RegistrationRejected, SessionError
 from ryusen_protocol.ids import RequestId, SessionId
 from ryusen_protocol.limits import MIB, REQUEST_BYTES_MAX
 from ryusen_protocol.outcome import Outcome
@@ -53,6 +53,7 @@ class WorkersSide(Protocol):
     def unreadable_outcome(self, session_id: SessionId, request_id: RequestId, why: str, /) -> None: ...
     def heartbeat(self, session_id: SessionId, request_ids: list[RequestId], /) -> None: ...
     def log(self, session_id: SessionId, frame: Log, /) -> None: ...
+    def loop_reported(self, session_id: SessionId, frame: SessionError, /) -> None: ...
     def draining(self, session_id: SessionId, /) -> None: ...
     def disconnected(self, session_id: SessionId, reason: str, /) -> None: ...
 
@@ -214,7 +215,7 @@ class WorkerConnection:
                 _log.exception("a worker's frame could not be handled")
                 self.close(INTERNAL_ERROR, "the server failed to handle a frame")
 
-    def _do(self, action: s.Action) -> None:  # noqa: C901 - one branch an action
+    def _do(self, action: s.Action) -> None:  # noqa: C901, PLR0912 - one branch an action
         session_id = self._session.session_id
         match action:
             case Outcome():
@@ -227,6 +228,8 @@ class WorkerConnection:
                 self._engine.unreadable_outcome(_known(session_id), action.request_id, action.why)
             case Log():
                 self._engine.log(_known(session_id), action)
+            case SessionError():
+                self._engine.loop_reported(_known(session_id), action)
             case Draining():
                 self._engine.draining(_known(session_id))
             case s.Begin():

@@ -20,6 +20,8 @@ import msgspec
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import MalformedDocument, UnknownVariant, UnsupportedProtocolVersion, decode_worker_frame, encode
 from ryusen_protocol.frames import (
+    LOOP_BLOCKED,
+    LOOP_FREE,
     Draining,
     Heartbeat,
     Log,
@@ -85,7 +87,7 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str
 
 
-Action = Begin | Opened | Send | Close | Unreadable | Reported | Ended | Outcome | Heartbeat | Log | Draining
+Action = Begin | Opened | Send | Close | Unreadable | Reported | Ended | Outcome | Heartbeat | Log | Draining | SessionError
 """What the neighbour is to do. A worker's frame stands for itself: it goes to the engine as it is."""
 
 Phase = Literal["awaiting_register", "registering", "open", "closed"]
@@ -243,6 +245,8 @@ class Session:
         match frame:
             case Register():
                 return [_error("already_registered", "this session is registered; open another connection to register again")]
+            case SessionError() if frame.code in {LOOP_BLOCKED, LOOP_FREE}:
+                return [frame]
             case SessionError():
                 return [Reported(f"a worker reports {_shown(frame.code)}: {_shown(frame.message)}")]
             case _:
