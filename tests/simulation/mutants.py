@@ -141,8 +141,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "an answer is acknowledged before its commit",
         "durable before it is acknowledged",
         f"{ENGINE}.sessions",
-        "outcome.request_id, disposition, None)\n\n        self._runs.when_durable(live, acknowledge)",
-        "outcome.request_id, disposition, None)\n\n        acknowledge(None)",
+        'late=disposition == "stale")\n\n        self._runs.when_durable(live, acknowledge)',
+        'late=disposition == "stale")\n\n        acknowledge(None)',
     ),
     _one(
         "an answered step is declared again",
