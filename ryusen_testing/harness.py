@@ -7,7 +7,6 @@ of it is imitated here. One harness lives on one event loop, opens no socket and
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -19,13 +18,14 @@ from ryusen_protocol.invocation import Phase
 from ryusen_protocol.manifests import sdk_publication
 from ryusen_protocol.problems import Problem
 from ryusen_sdk.app import Ryusen
+from ryusen_sdk.payload import payload_of
 from ryusen_server.bootstrap.embedded import CrashPoint, EmbeddedServer
 from ryusen_server.core.agenda import agenda
 from ryusen_server.core.rows import RunRow
 from ryusen_server.engine.config import EngineConfig
 from ryusen_testing.clock import START_MS, CountedEntropy, VirtualClock
 from ryusen_testing.errors import BodyDiffers, HarnessError, NoTrigger, Refused, StillRunning
-from ryusen_testing.run import HarnessRun
+from ryusen_testing.run import WAITS_PASSED_MAX, HarnessRun
 from ryusen_testing.watching import Call, Stub, Watch, giving, raising
 from ryusen_testing.worker import HarnessWorker
 
@@ -35,8 +35,6 @@ T = TypeVar("T")
 TURNS: Final = 24
 """Turns of the loop in which everything in memory that waits for nothing comes to rest."""
 TICK_MS: Final = 1_000
-WAITS_PASSED_MAX: Final = 10_000
-"""Waits of the server's own that are passed over before a run counts as going round in circles."""
 
 
 class Harness:
@@ -155,7 +153,8 @@ class Harness:
     ) -> HarnessRun:
         """Submit an event and let its run go as far as it goes without time passing; the one run it starts.
 
-        `data` is JSON, or the exact payload as bytes. Raises `NoTrigger` unless exactly one function is triggered by it.
+        `data` is what a client sends: exact bytes, or anything with a JSON form. Raises `NoTrigger` unless exactly one function is
+        triggered by it.
         """
         runs = await self.send_all(name, data, metadata=metadata, key=key)
         if len(runs) != 1:
@@ -178,7 +177,7 @@ class Harness:
     async def emit(self, name: str, data: object = None, *, metadata: Mapping[str, str] | None = None, key: str | None = None) -> str:
         """Submit an event, whatever it starts, and return its id at once: for what waits for it, and for runs to meet in the middle."""
         self._check_open()
-        payload = bytes(data) if isinstance(data, bytes | bytearray) else json.dumps(data, allow_nan=False).encode()
+        payload = payload_of(data)
         while True:
             submission = self._server.engine.submit_event(
                 self._app.scope.workspace, name=name, payload=payload, metadata=dict(metadata or {}), key=key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import RunId, StepId
@@ -16,6 +16,9 @@ from ryusen_testing.states import StepState, UndoneStep, result_of, step_states,
 
 if TYPE_CHECKING:
     from ryusen_testing.harness import Harness
+
+WAITS_PASSED_MAX: Final = 10_000
+"""Waits that are passed over before a run counts as going round in circles."""
 
 
 class HarnessRun:
@@ -95,11 +98,31 @@ class HarnessRun:
     async def ended(self) -> HarnessRun:
         """Let time pass until the run has ended; this run. Raises `RunIsStuck` where time alone does not bring it about."""
         await self._harness.settle()
-        while self.status != "ended":
-            waiting = self.waits_for
-            if self.unknown or self.state.blocker is not None or not await self._harness.pass_next_wait(self._id):
+        for _ in range(WAITS_PASSED_MAX):
+            if self.status == "ended":
+                return self
+            waiting = self._waiting()
+            if self._needs_somebody() or not await self._harness.pass_next_wait(self._id):
                 raise RunIsStuck(f"{self!r} does not end: {waiting}")
-        return self
+        raise RunIsStuck(f"{self!r} has not ended after {WAITS_PASSED_MAX:,} waits: {self._waiting()}")
+
+    def _needs_somebody(self) -> bool:
+        """Whether it, or the run at the end of those it waits for, is Unknown, or blocked with no deadline to end that."""
+        awaited = self._awaited()
+        last = awaited[-1]
+        if unknown_attempts(last):
+            return True
+        return last.blocker is not None and all(run.deadline is None or run.stop is not None for run in awaited)
+
+    def _awaited(self) -> list[Run]:
+        """The run, the run it invoked and waits for, and so on down."""
+        found = [self.state]
+        while (step := found[-1].pending_step()) is not None and step.child_run_id is not None:
+            found.append(HarnessRun(self._harness, step.child_run_id).state)
+        return found
+
+    def _waiting(self) -> str:
+        return "; ".join(waits_for(run, self._harness.now_ms()) for run in self._awaited())
 
     async def cancel(self) -> None:
         """Ask it to stop; what is authorized is waited for, what is done is undone. Raises `Refused`."""

@@ -7,11 +7,12 @@ import itertools
 import random
 import threading
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
 
-from ryusen_sdk import Event, Failure, Retry, Ryusen, Step, SyncStep, Terminal, operation
+from ryusen_sdk import ConversionError, Event, Failure, Retry, Ryusen, Step, SyncStep, Terminal, operation
 from ryusen_testing import BodyDiffers, Harness, HarnessError, NoTrigger, Refused, RunIsStuck, StillRunning, at_every_crash
 
 
@@ -42,6 +43,11 @@ def shop() -> Ryusen:
 
 
 ORDER = {"total": 7}
+
+
+@dataclass
+class Placed:
+    total: int
 
 
 async def test_a_run_goes_to_its_end_with_real_callbacks() -> None:
@@ -185,6 +191,55 @@ async def test_ended_lets_time_pass_and_says_what_time_does_not_bring() -> None:
         stuck = await harness.send("twice")
         with pytest.raises(RunIsStuck, match="same"):
             await stuck.ended()
+
+
+def family(*, timeout: str | None = None) -> Ryusen:
+    app = Ryusen("family")
+
+    @app.function()
+    async def child(event: Event, step: Step) -> None:
+        if event.data == "twice":
+            await step.run("same", int)
+            await step.run("same", int)
+        await step.run("charge", int)
+
+    @app.function(on="parent", timeout=timeout)
+    async def parent(event: Event, step: Step) -> None:
+        await step.invoke("child", child, event.data)
+
+    return app
+
+
+async def test_a_run_whose_child_needs_somebody_says_so_instead_of_waiting_for_ever() -> None:
+    async with Harness(family()) as harness:
+        blocked = await harness.send("parent", "twice")
+        with pytest.raises(RunIsStuck, match=r"waits for the run it invoked.*; its definition is blocked: .*same"):
+            await blocked.ended()
+        harness.lose_result("charge")
+        unknown = await harness.send("parent", "once")
+        with pytest.raises(RunIsStuck, match=r"waits for the run it invoked.*; .*'charge' is Unknown"):
+            await unknown.ended()
+
+
+async def test_a_deadline_ends_the_wait_for_a_blocked_child() -> None:
+    async with Harness(family(timeout="2h")) as harness:
+        run = await (await harness.send("parent", "twice")).ended()
+        assert (run.outcome, run.child("child").outcome) == ("timed_out", "timed_out")
+
+
+async def test_an_event_has_the_payload_that_a_client_sends() -> None:
+    app = Ryusen("shop")
+
+    @app.function(on="order/placed")
+    async def keep(event: Event, step: Step) -> bytes:
+        return event.payload
+
+    async with Harness(app) as harness:
+        sent = [{"b": [1, "ä"], "a": None}, Placed(7), memoryview(b"\x00\xff")]
+        payloads = [(await harness.send("order/placed", data)).result for data in sent]
+        assert payloads == ['{"b":[1,"ä"],"a":null}'.encode(), b'{"total":7}', b"\x00\xff"]
+        with pytest.raises(ConversionError, match="keys are strings"):
+            await harness.send("order/placed", {1: "one"})
 
 
 async def test_a_deadline_times_a_run_out() -> None:
