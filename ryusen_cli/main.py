@@ -49,6 +49,7 @@ def build() -> typer.Typer:
     _add(root, "init", scaffold.init)
     _add(root, "doctor", doctor.doctor)
     _add_group(root, "config", "See where settings come from.", {"show": about.config_show})
+    _add(root, "completion", about.completion)
     _add(root, "version", about.version)
     return root
 

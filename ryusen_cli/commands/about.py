@@ -1,13 +1,16 @@
-"""`ryusen version` and `ryusen config show`: what this program is, and where its settings come from."""
+"""`ryusen version`, `completion` and `config show`: what this program is, what it takes, and where its settings come from."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from ryusen_cli.exits import usage
 from ryusen_cli.options import ConfigOption, JsonOption
-from ryusen_cli.output import Output
+from ryusen_cli.output import Output, Painted
 from ryusen_cli.settings import SETTINGS, load
 
 _SECRET = frozenset({"token", "http-secret"})
@@ -41,6 +44,27 @@ def config_show(*, config: ConfigOption = None, json_: JsonOption = False) -> No
         output.encoded({"items": shown, "next_cursor": None})
         return
     output.table(("SETTING", "VALUE", "SOURCE"), [[one["name"], _text(one["value"]), one["source"]] for one in shown])
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    *,
+    json_: JsonOption = False,
+) -> None:
+    """Print the completion script of a shell: `source <(ryusen completion bash)` in its startup file."""
+    import typer.main
+
+    from ryusen_cli.completion import SHELLS, script, tree_of
+    from ryusen_cli.main import build
+
+    if shell not in SHELLS:
+        raise usage(f"there is no completion for {shell!r}", f"ryusen completion {'|'.join(SHELLS)}")
+    output = Output(json=json_)
+    text = script(shell, tree_of(typer.main.get_command(build())))
+    if output.json:
+        output.encoded({"shell": shell, "script": text})
+    else:
+        output.line(Painted(text.rstrip("\n")))
 
 
 def product_version() -> str:
