@@ -22,7 +22,12 @@ _ROOT: Final = "/v1/workspaces/{workspace}"
 
 async def _workers(context: Context, call: Call) -> Answer | Problem:
     workers = [_worker(view) for view in context.engine.workers(workspace(call))]
-    return answer(page_of(call, "workers", workers, lambda worker: (worker.connected_at_ms or 0, worker.instance_id)))
+    return answer(page_of(call, "workers", workers, _worker_key))
+
+
+def _worker_key(worker: WorkerDocument) -> tuple[int, str]:
+    """An instance id is unique in its application only: one endpoint may serve several."""
+    return worker.connected_at_ms or 0, f"{worker.application}\x00{worker.instance_id}"
 
 
 def _worker(view: WorkerView) -> WorkerDocument:
