@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
@@ -102,7 +103,11 @@ async def test_retries_wait_for_the_test_if_it_wants_them_to() -> None:
 async def test_a_stub_takes_the_place_of_a_callback_alone() -> None:
     async with Harness(shop()) as harness:
         harness.stub("charge", {"charged": 99})
-        harness.stub("reserve", does=lambda order: f"stub for {order['total']}")
+
+        def reserve(order: dict[str, int]) -> str:
+            return f"stub for {order['total']}"
+
+        harness.stub("reserve", does=reserve)
         run = await harness.send("order/placed", ORDER)
         assert run.result == {"charged": 99, "ship": "shipped"}
         assert run.steps["reserve"].result == "stub for 7"
@@ -163,8 +168,8 @@ async def test_timers_events_children_and_emissions_on_a_virtual_clock() -> None
         assert run.outcome == "succeeded"
         assert run.child("child").function == "helper"
         assert run.child("child").result == 42
-        assert isinstance(run.result, list)
-        assert run.result[0] == 42
+        result = cast("list[object]", run.result)
+        assert result[0] == 42
         told = [one for one in await harness.runs() if one.function == "listener"]
         assert [one.result for one in told] == [{"child": 42}]
 
