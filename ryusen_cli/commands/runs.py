@@ -60,7 +60,7 @@ def ls(
 def show(client: Client, run: RunArgument) -> None:
     """Show one run: steps, attempts, what was undone and why, and what its callbacks printed."""
     reply = client.ask(client.api.get_run(run))
-    logs = _logs(client, run)
+    logs = logs_of(client, run)
     if client.output.json:
         import msgspec
 
@@ -73,13 +73,13 @@ def show(client: Client, run: RunArgument) -> None:
     client.output.lines(log_lines(logs))
 
 
-def _logs(client: Client, run: str) -> list[AttemptLogDocument]:
+def logs_of(client: Client, run: str, attempt: str | None = None) -> list[AttemptLogDocument]:
     """What the run's callbacks printed, by attempt. A server that keeps none of it, an older one, is no reason to show nothing."""
     logs: list[AttemptLogDocument] = []
     cursor = None
     while True:
         try:
-            page = client.ask(client.api.logs(run, cursor=cursor)).document
+            page = client.ask(client.api.logs(run, attempt=attempt, cursor=cursor)).document
         except CliError as error:
             if error.exit_code is Exit.NOT_FOUND:
                 return logs

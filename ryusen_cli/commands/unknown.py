@@ -45,20 +45,24 @@ def ls(client: Client, limit: LimitOption = None, cursor: CursorOption = None) -
 
 @client_command
 def show(client: Client, attempt: AttemptArgument) -> None:
-    """Show all that is known of one attempt, what is allowed and why not the rest, and what to type next."""
+    """Show all that is known of one attempt, what it printed, what is allowed and why not the rest, and what to type next."""
     import msgspec
 
+    from ryusen_cli.commands.runs import logs_of
+    from ryusen_cli.views.logs import log_lines
     from ryusen_cli.views.unknown import allowance_lines, attempt_lines, next_lines, surrounding_lines
 
     reply = client.ask(client.api.get_attempt(attempt))
     one = reply.document
     run = client.ask(client.api.get_run(one.run_id))
+    logs = logs_of(client, one.run_id, attempt)
     if client.output.json:
-        client.output.encoded({"attempt": msgspec.Raw(reply.text), "run": msgspec.Raw(run.text)})
+        client.output.encoded({"attempt": msgspec.Raw(reply.text), "run": msgspec.Raw(run.text), "logs": logs})
         return
     now_ms = _now_ms()
     client.output.lines(attempt_lines(one, client.output, now_ms=now_ms))
     client.output.lines(surrounding_lines(one, run.document, _worker(client, one), client.output, now_ms=now_ms))
+    client.output.lines(log_lines(logs))
     client.output.lines(allowance_lines(one))
     client.output.lines(next_lines(one, client.typed))
 

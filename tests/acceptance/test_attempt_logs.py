@@ -78,5 +78,6 @@ def test_the_last_words_of_a_worker_that_died_are_there_for_whoever_settles_its_
         (run,) = running.runs_of(event_id)
         eventually(lambda: len(told(running, run["run_id"])) == 2, "lines of a callback that still runs")
         running.workers[0].kill()
-        eventually(lambda: running.get(f"{W}/attempts?state=unknown")["items"], "the attempt is Unknown")
+        (attempt,) = eventually(lambda: running.get(f"{W}/attempts?state=unknown")["items"], "the attempt is Unknown")
+        assert "working" in shown(running, "unknown", "show", attempt["attempt_id"])
         assert told(running, run["run_id"])[1] == ("work", "forward", [("stdout", "working")])

@@ -31,6 +31,7 @@ class ShownRun(api.RunDetail, frozen=True, kw_only=True):
 class ShownUnknown(msgspec.Struct, forbid_unknown_fields=True):
     attempt: api.AttemptDocument
     run: api.RunDetail
+    logs: list[api.AttemptLogDocument]
 
 
 class Setting(msgspec.Struct, forbid_unknown_fields=True):
