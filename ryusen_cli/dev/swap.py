@@ -13,7 +13,7 @@
 | current                    | current ends by itself  | start another after a pause that grows                                   |
 | nothing else               | import fails            | wait for a save: the same code would fail again                          |
 | nothing else               | candidate ends          | start another after a pause that grows                                   |
-| any                        | drained one ends        | nothing                                                                  |
+| any                        | drained one ends        | nothing; what had been live is told, with what is                        |
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Slot:
     draining: set[int] = field(default_factory=set[int])
     crashes: int = 0
     _releases: dict[int, str] = field(default_factory=dict[int, str])
+    _were_live: set[int] = field(default_factory=set[int])
     _last_key: int = 0
     _failed_at_import: set[int] = field(default_factory=set[int])
 
@@ -103,7 +104,8 @@ class Slot:
         if old is None:
             return []
         self.draining.add(old)
-        return [Say(f"{self.name}: new code is live ({self._releases[key]}); the old worker finishes its steps"), Drain(old)]
+        self._were_live.add(old)
+        return [Say(f"{self.name}: new code is live ({self._releases[key]}); {self._releases[old]} finishes its steps"), Drain(old)]
 
     def import_failed(self, key: int) -> list[Action]:
         """The user's code does not load; the worker will end."""
@@ -114,7 +116,7 @@ class Slot:
         """A worker process is gone. `how` says it in words."""
         if key in self.draining:
             self.draining.discard(key)
-            return []
+            return self._drained(key)
         failed_at_import = key in self._failed_at_import
         if key == self.candidate:
             self.candidate = None
@@ -129,6 +131,15 @@ class Slot:
         if failed_at_import:
             return [Say(f"{self.name}: no worker runs; fix the code and save it", is_trouble=True)]
         return self._again(self._releases[key], how)
+
+    def _drained(self, key: int) -> list[Action]:
+        if key not in self._were_live:
+            return []
+        self._were_live.discard(key)
+        live = "no code is live" if self.current is None else f"live is {self._releases[self.current]}"
+        left = [self._releases[other] for other in sorted(self.draining & self._were_live)]
+        more = f", and {', '.join(left)} still finishes" if left else ""
+        return [Say(f"{self.name}: {self._releases[key]} has finished; {live}{more}")]
 
     def _again(self, release: str, how: str) -> list[Action]:
         pause_ms = min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS * 2**self.crashes)

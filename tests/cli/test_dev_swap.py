@@ -26,7 +26,24 @@ def test_the_old_worker_drains_only_when_the_new_one_is_registered() -> None:
     assert slot.current == 1
     assert acts(slot.registered(2)) == [Drain(1)]
     assert slot.current == 2
-    assert slot.ended(1, "exit code 143") == []
+    assert acts(slot.ended(1, "exit code 143")) == []
+
+
+def told(actions: list[Action]) -> list[str]:
+    return [action.text for action in actions if isinstance(action, Say)]
+
+
+def test_what_is_live_and_what_still_drains_is_told() -> None:
+    slot = running()
+    slot.saved("r2")
+    assert told(slot.registered(2)) == ["shop: new code is live (r2); r1 finishes its steps"]
+    slot.saved("r3")
+    assert told(slot.registered(3)) == ["shop: new code is live (r3); r2 finishes its steps"]
+    assert told(slot.ended(2, "exit code 143")) == ["shop: r2 has finished; live is r3, and r1 still finishes"]
+    assert told(slot.ended(1, "exit code 143")) == ["shop: r1 has finished; live is r3"]
+    slot.saved("r4")
+    slot.saved("r5")
+    assert told(slot.ended(4, "exit code 143")) == [], "it never was"
 
 
 def test_a_save_that_changes_nothing_starts_nothing() -> None:
