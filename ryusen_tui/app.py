@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
@@ -21,7 +22,7 @@ from rich.text import Text
 from textual import work
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerCancelled, WorkerFailed, WorkerState
 
 from ryusen_protocol.client import Api, ApiProblem, UnreadableAnswer
 from ryusen_protocol.words import printable
@@ -161,10 +162,15 @@ class Dashboard(App[End]):
 
     @work(exit_on_error=False, exclusive=True, group="feed", name="feed")
     async def _read(self) -> None:
-        try:
-            await self.feed.run()
-        finally:
-            await self.link.close()
+        await self.feed.run()
+
+    async def on_unmount(self) -> None:
+        """Nothing is asked any more, and no connection stays open."""
+        self.workers.cancel_all()
+        for worker in list(self.workers):
+            with suppress(WorkerCancelled, WorkerFailed):
+                await worker.wait()
+        await self.link.close()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A defect of ours is said and does not end the dashboard; reading begins anew."""

@@ -174,9 +174,9 @@ class Send(Dialog):
         with Vertical(classes="dialog"):
             yield Static("Send an event", markup=False)
             yield Static("name", markup=False)
-            yield Input(self._name, placeholder="order/placed", id="name", compact=True)
+            yield Input(self._name, placeholder="order/placed", id="name", compact=True, select_on_focus=False)
             yield Static("data, JSON", markup=False)
-            yield Input(self._data, id="data", compact=True)
+            yield Input(self._data, id="data", compact=True, select_on_focus=False)
             yield Static("", id="said", markup=False)
             with Horizontal():
                 yield Button("Send", id="send", compact=True)

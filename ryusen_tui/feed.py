@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -125,8 +126,9 @@ class Feed:
             try:
                 await self._begin()
                 pause_s = FIRST_PAUSE_S
-                async for event in self._link.follow(self._api.stream(after=self._position)):
-                    self._hear(event)
+                async with aclosing(self._link.follow(self._api.stream(after=self._position))) as events:
+                    async for event in events:
+                        self._hear(event)
                 self._lost("the server closed the stream")
             except ApiProblem as problem:
                 self._lost(problem.detail, "refused" if problem.code in {"unauthorized", "forbidden"} else "reconnecting")

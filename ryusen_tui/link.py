@@ -38,6 +38,7 @@ class Link:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._client: httpx.AsyncClient | None = None
+        self._is_closed = False
 
     async def ask(self, request: Request[T], *, within_s: float = ANSWER_S) -> T:
         """The answer. Raises `NoServer`, `AnswerLost`, and whatever `Request.read` raises."""
@@ -78,7 +79,8 @@ class Link:
             raise AnswerLost(_cause(error)) from error
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Let go of every connection; nothing is asked any more."""
+        self._is_closed = True
         if self._client is not None:
             await self._client.aclose()
             self._client = None
@@ -86,6 +88,8 @@ class Link:
     def _http(self) -> httpx.AsyncClient:
         import httpx
 
+        if self._is_closed:
+            raise NoServer("the dashboard is closed")
         if self._client is None:
             # No proxy and no .netrc of the environment: a server of one's own is asked directly.
             self._client = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=8, max_keepalive_connections=4))

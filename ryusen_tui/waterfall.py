@@ -155,13 +155,14 @@ def _idle(start: int, end: int, rows: Sequence[Lane]) -> list[tuple[int, int]]:
     """Long stretches in which no callback ran."""
     busy = sorted((s.from_ms, s.to_ms) for row in rows for s in row.stretches if s.doing == "executing")
     edges = [(start, start), *busy, (end, end)]
+    worked_ms = sum(to_ms - from_ms for from_ms, to_ms in busy)
     least = max(_IDLE_MIN_MS, int((end - start) * _IDLE_SHARE))
     found: list[tuple[int, int]] = []
     reached = start
     for (_, to_ms), (from_ms, _) in pairwise(edges):
         reached = max(reached, to_ms)
         if from_ms - reached >= least:
-            margin = (from_ms - reached) // 20
+            margin = min((from_ms - reached) // 20, worked_ms // 8)
             found.append((reached + margin, from_ms - margin))
     return found
 
