@@ -66,6 +66,11 @@ class Shop:
         page.goto(self.running.url + path)
         page.wait_for_selector("main[data-state=live]")
 
+    def turn(self, page: Page, path: str) -> None:
+        """Go to another page as a link does, without loading the document again."""
+        page.evaluate("path => { history.pushState({}, '', path); dispatchEvent(new PopStateEvent('popstate')); }", path)
+        page.wait_for_selector("main[data-state=live]")
+
     def _requested(self, request: Request) -> None:
         if not request.url.startswith((self.running.url + "/", "blob:", "data:")):
             self.faults.append(f"request to {request.url}")

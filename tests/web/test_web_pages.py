@@ -1,0 +1,526 @@
+"""Every page and dialog: accessible, by keyboard alone, inert to hostile data, in the words of terminals, in tabs that share a stream."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from ryusen_protocol import words
+from ryusen_protocol.api import UnwindCounts
+from ryusen_protocol.durations import format_ms
+from tests.acceptance.product import W, eventually
+from tests.api.token_holders import bearer, token, write_credentials
+from tests.cli.processes import Running
+from tests.web.browsing import Shop
+
+pytestmark = pytest.mark.xdist_group("web-pages")
+
+TABS = ("timeline", "attempts", "history", "data", "logs", "why")
+
+
+@pytest.fixture(scope="module")
+def stands(the_shop: Shop) -> dict[str, str]:
+    """Run ids by how the run stands, and an event's id."""
+    running = the_shop.running
+    sent = {
+        "failed": running.send("order/placed", {"fail": "no carrier takes it"}),
+        "blocked": running.send("twice", {}),
+        "waiting": running.send("waits", {}),
+        "unknown": running.send("held", {"name": "stands"}),
+        "succeeded": running.send("order/placed", {"order": 1}),
+    }
+    runs = {name: the_shop.run_of(event) for name, event in sent.items()}
+    the_shop.unknown(runs["unknown"])
+    the_shop.settled_run(runs["failed"])
+    return {**runs, "event": sent["failed"]["event_id"]}
+
+
+def check_axe(page: Page, what: str, scheme: str) -> None:
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if scheme == "dark":  # only colours are others there
+        options["runOnly"] = ["color-contrast"]
+    found = Axe().run(page, options=options).response["violations"]
+    assert [(one["id"], [node["html"][:150] for node in one["nodes"]]) for one in found] == [], what
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page_or_dialog(at: Shop, stands: dict[str, str], scheme: str) -> None:
+    page = at.tab("/", color_scheme=scheme)
+    paths = ["/", "/unknown", "/events", f"/events/{stands['event']}", "/functions", "/workers", "/server", "/?q=nothing+at+all"]
+    paths += [f"/runs/{stands['failed']}?tab={tab}" for tab in TABS]
+    paths += [f"/runs/{stands[name]}" for name in ("blocked", "waiting", "unknown")]
+    if scheme == "dark":
+        paths = [*paths[:2], *paths[5:]]
+    for path in paths:
+        at.turn(page, path)
+        check_axe(page, path, scheme)
+    for path, keys in (
+        (f"/runs/{stands['unknown']}", "R1"),
+        ("/unknown", "R2"),
+        ("/unknown", "R3"),
+        ("/events", "s"),
+        ("/", "?"),
+        (f"/runs/{stands['blocked']}", "X"),
+    ):
+        at.turn(page, path)
+        page.keyboard.press(keys[0])
+        page.wait_for_selector("dialog[open]")
+        expect(page.get_by_role("dialog").locator("button, input").first).to_be_visible()
+        for key in keys[1:]:
+            page.keyboard.press(key)
+            page.wait_for_selector("dialog input:checked")
+        check_axe(page, f"{path} {keys}", scheme)
+
+
+@pytest.mark.req("UI-02")
+def test_a_run_page_explains_what_the_server_chose_by_itself(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab(f"/runs/{stands['failed']}?tab=why")
+    run = at.running.get(f"{W}/runs/{stands['failed']}")
+    charge = page.get_by_role("table", name="Retry policies").get_by_role("row", name=re.compile("charge"))
+    expect(charge).to_contain_text("up to 4 attempts: after 1s, then \u00d72 up to 1m, spread by 10 % (the default)")
+    reserve = page.get_by_role("table", name="Retry policies").get_by_role("row", name=re.compile("reserve"))
+    expect(reserve).to_contain_text("up to 3 attempts: after 30ms")
+    lease_ms = at.running.get("/v1/server")["lease_ms"]
+    expect(page.locator("main")).to_contain_text(f"silent for the lease of {format_ms(lease_ms)}")
+    for said in (run["trigger_id"], run["manifest_generation"], run["routing_generation"], "the function's timeout"):
+        expect(page.locator("main")).to_contain_text(said)
+    at.go(page, f"/runs/{stands['blocked']}")
+    notice = page.locator(".notice")
+    blocker = at.running.get(f"{W}/runs/{stands['blocked']}")["blocker"]
+    expect(notice).to_contain_text(f"shop.py:{blocker['first']['line']}")
+    expect(notice).to_contain_text(f"shop.py:{blocker['duplicate']['line']}")
+    expect(notice).to_contain_text(blocker["message"].splitlines()[0])
+
+
+def test_the_keys_of_the_terminal_do_the_same_here(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab("/")
+    press = page.keyboard.press
+    rows = page.locator("[data-row]")
+    press("j")
+    expect(rows.nth(0)).to_be_focused()
+    press("j")
+    expect(rows.nth(1)).to_be_focused()
+    press("k")
+    expect(rows.nth(0)).to_be_focused()
+    press("G")
+    expect(rows.last).to_be_focused()
+    press("g")
+    chosen = rows.nth(0).inner_text()
+    press("Enter")
+    expect(page).to_have_url(re.compile(f"/runs/{chosen}$"))
+    press("Escape")
+    expect(page).to_have_url(f"{at.running.url}/")
+    press("/")
+    expect(page.get_by_label("Find")).to_be_focused()
+    page.keyboard.type("wait")
+    expect(page).to_have_url(re.compile(r"\?q=wait$"))
+    expect(rows).to_have_count(1)
+    press("Enter")
+    expect(rows.nth(0)).to_be_focused()
+    press("/")
+    press("Escape")
+    expect(page).to_have_url(f"{at.running.url}/")
+    press("u")
+    expect(page).to_have_url(re.compile(f"/runs/{stands['unknown']}$"))
+    expect(page.get_by_role("button", name=re.compile("^Resolve"))).to_be_visible()
+    press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    for key, title in (("2", "Unknown"), ("3", "Events"), ("4", "Workers"), ("5", "Functions"), ("6", "Server"), ("1", "Runs")):
+        press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+def test_an_unknown_attempt_is_settled_and_an_event_sent_with_the_keyboard_alone(at: Shop) -> None:
+    run_id = at.run_of(at.running.send("held", {"name": "keyboard"}))
+    at.unknown(run_id)
+    page = at.tab(f"/runs/{run_id}")
+    press = page.keyboard.press
+    expect(page.get_by_role("button", name=re.compile("^Resolve"))).to_be_visible()
+    press("R")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    press("R")  # the opening key confirms nothing
+    press("2")
+    page.get_by_role("radio", checked=True).focus()
+    for text in (None, "operator\u0301s word"):
+        press("Tab")
+        if text:
+            page.keyboard.type(text)
+    press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Applied")
+    press("Escape")
+    assert at.settled_run(run_id)["outcome"] == "failed"
+    press("s")
+    expect(page.get_by_role("dialog").get_by_label("Name", exact=True)).to_be_focused()
+    page.keyboard.type("nobody/keys")
+    press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("No trigger matches")
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "<script>globalThis.broken = true</script>",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)//",
+    "[/b]\u202egnp.exe\u001b[31m \u0000"[:-1],
+    "{{constructor.constructor('globalThis.broken=1')()}}",
+    "__proto__",
+    "x" * 200,
+)
+
+
+def test_hostile_texts_are_shown_and_do_nothing(at: Shop) -> None:
+    runs = []
+    for text in (HOSTILE[0], HOSTILE[4], HOSTILE[6]):
+        document = {
+            "name": "echo",
+            "data": {"id": text, **{each: [each] for each in HOSTILE}},
+            "metadata": dict.fromkeys(HOSTILE[:7], text),
+        }
+        answer = at.running.client.post(f"{at.running.url}{W}/events", json=document)
+        assert answer.status_code == 201, answer.text
+        runs.append(at.run_of(answer.json()))
+    failing = at.run_of(at.running.send("order/placed", {"fail": HOSTILE[0]}))
+    named = at.running.send(HOSTILE[0], {})["event_id"]
+    page = at.tab("/")
+    page.on("dialog", lambda dialog: at.faults.append(f"dialog: {dialog.message}"))
+    for run_id in (*runs, failing):
+        run = at.settled_run(run_id)
+        for tab in TABS:
+            at.turn(page, f"/runs/{run_id}?tab={tab}")
+        at.turn(page, f"/events/{run['event_id']}")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    at.turn(page, f"/runs/{runs[0]}")
+    expect(page.get_by_role("table", name="Steps")).to_contain_text(HOSTILE[0])
+    at.turn(page, f"/runs/{runs[1]}")
+    expect(page.get_by_role("table", name="Steps")).to_contain_text(r"[/b]\u202egnp.exe\x1b[31m")
+    at.turn(page, f"/events/{named}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE[0])
+    assert page.evaluate("document.querySelectorAll('main img, main script, main svg:not(.bars)').length") == 0
+    assert page.evaluate("globalThis.broken") is None
+    page.goto(at.running.url + "/?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&status=%3Cb%3E")
+    at.allowed = ("400",)
+    expect(page.locator(".notice")).to_contain_text("[invalid]")
+
+
+def test_nothing_of_elsewhere_runs_even_if_it_gets_into_the_page(at: Shop) -> None:
+    at.allowed = ("Content Security Policy", "TrustedHTML", "TrustedScript")
+    page = at.tab("/")
+    blocked = page.evaluate(
+        """() => {
+          const tried = [];
+          try { document.body.insertAdjacentHTML('beforeend', '<img src=x>'); tried.push('markup'); } catch {}
+          const script = document.createElement('script');
+          try { script.textContent = 'globalThis.broken = true'; document.body.append(script); } catch {}
+          return { tried, broken: globalThis.broken ?? null };
+        }"""
+    )
+    assert blocked == {"tried": [], "broken": None}
+    assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
+    at.faults = [fault for fault in at.faults if "127.0.0.1:9/" not in fault]
+
+
+def test_eight_tabs_are_live_over_one_stream_and_another_leads_when_the_first_is_closed(at: Shop) -> None:
+    context = at.context()
+    streams: list[str] = []
+    context.on("request", lambda request: streams.append(request.url) if "/stream?" in request.url else None)
+    tabs = [at.tab(path, context) for path in ("/", "/?q=ful", "/events", "/", "/unknown", "/workers", "/", "/")]
+    assert len(streams) == 1
+    first = at.run_of(at.running.send("order/placed", {"order": "eight"}))
+    listing = [tabs[0], tabs[1], tabs[3], tabs[6], tabs[7]]
+    for tab in listing:
+        expect(tab.get_by_role("row", name=re.compile(first))).to_contain_text("Succeeded")
+    tabs[0].close()
+    eventually(lambda: tabs[7].wait_for_timeout(20) or len(streams) == 2, "another tab leads")
+    second = at.run_of(at.running.send("order/placed", {"order": "seven"}))
+    for tab in listing[1:]:
+        expect(tab.get_by_role("row", name=re.compile(second))).to_contain_text("Succeeded")
+    positions = {tab.evaluate("ryusen.live.position") for tab in tabs[1:]}
+    assert len(positions) <= 2
+
+
+def test_updates_keep_focus_selection_and_what_is_typed(at: Shop) -> None:
+    at.settled_run(at.run_of(at.running.send("order/placed", {"order": "kept"})))
+    page = at.tab("/?function=fulfil-order")
+    row = page.locator("[data-row]").first
+    kept = row.inner_text()
+    row.focus()
+    row.evaluate("node => getSelection().selectAllChildren(node)")
+    new = at.run_of(at.running.send("order/placed", {"order": "new"}))
+    expect(page.get_by_role("row", name=re.compile(new))).to_contain_text("Succeeded")
+    assert page.evaluate("document.activeElement.textContent") == kept
+    assert page.evaluate("getSelection().toString()") == kept
+    page.keyboard.press("s")
+    page.get_by_role("dialog").get_by_label("Name", exact=True).fill("half typed")
+    newer = at.run_of(at.running.send("order/placed", {"order": "newer"}))
+    expect(page.locator("[data-row]", has_text=newer)).to_have_count(1)
+    expect(page.get_by_role("dialog").get_by_label("Name", exact=True)).to_have_value("half typed")
+    expect(page.get_by_role("dialog").get_by_label("Name", exact=True)).to_be_focused()
+
+
+def test_reduced_motion_moves_nothing(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab(f"/runs/{stands['failed']}", reduced_motion="reduce")
+    moving = """[...document.querySelectorAll('*')].map(node => getComputedStyle(node))
+      .filter(style => parseFloat(style.transitionDuration) || style.animationName !== 'none').length"""
+    assert page.evaluate(moving) == 0
+
+
+def test_b55_instants_name_the_zone_of_the_reader(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab(f"/runs/{stands['failed']}", timezone_id="Europe/Berlin")
+    for at_ms, said in (
+        (1_774_745_999_999, "2026-03-29 01:59:59.999 +01:00"),
+        (1_774_746_000_000, "2026-03-29 03:00:00.000 +02:00"),
+        (1_792_886_400_000, "2026-10-25 02:00:00.000 +02:00"),
+        (1_792_890_000_000, "2026-10-25 02:00:00.000 +01:00"),
+    ):
+        assert page.evaluate("async at => (await import('/assets/say.js')).instant(at)", at_ms) == said
+    expect(page.locator("time").first).to_contain_text(re.compile(r"\+0[12]:00"))
+
+
+def test_b52_passes_are_shown_as_passes_and_no_attempts(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab(f"/runs/{stands['waiting']}")
+    passes = [record for record in at.running.history(stands["waiting"]) if record["kind"] == "discovery_queued"]
+    expect(page.locator(".lane.passes")).to_contain_text(f"{len(passes)} passes")
+    expect(page.locator(".lane.passes title").first).to_have_text("discovery pass 1")
+
+
+def test_words_spans_and_foreign_text_are_said_as_in_terminals(at: Shop) -> None:
+    page = at.tab("/")
+
+    def said(function: str, *cases: Any) -> Any:
+        return page.evaluate(
+            "async ([name, cases]) => { const say = await import('/assets/say.js'); return cases.map(each => say[name](...each)); }",
+            [function, [list(case) for case in cases]],
+        )
+
+    spans = [
+        0,
+        1,
+        999,
+        1000,
+        1049,
+        1050,
+        1500,
+        59_949,
+        59_950,
+        60_000,
+        125_000,
+        3_599_499,
+        3_599_500,
+        9_000_000,
+        86_399_999,
+        100_000_000,
+        -5,
+    ]
+    assert said("span", *[[ms] for ms in spans]) == [format_ms(ms) for ms in spans]
+    texts = [chr(code) for code in (*range(0xA1), 0xAD, 0x61C, 0x200B, 0x200D, 0x202E, 0x2066, 0xFEFF, 0xFFFA, 0xE0001, 0x1F600)]
+    assert said("printable", *[[text] for text in texts]) == [words.printable(text) for text in texts]
+    assert said("printable", *[[text, True] for text in texts]) == [words.printable(text, multiline=True) for text in texts]
+    runs = [
+        (status, reason, outcome)
+        for status, reason, outcome in itertools.product(
+            ("running", "definition_blocked", "stopping", "compensating", "ended"),
+            (None, "cancelled", "timed_out"),
+            (None, "succeeded", "failed", "cancelled", "timed_out"),
+        )
+    ]
+    shown = said(
+        "runWord", *[[{"status": status, "stop": reason and {"reason": reason}, "outcome": outcome}] for status, reason, outcome in runs]
+    )
+    for run, word in zip(runs, shown, strict=True):
+        told = words.run_word(*run)  # pyright: ignore[reportArgumentType]
+        assert word == {"glyph": told.glyph, "text": told.text, "tone": told.tone}, run
+    counts = {"pending": 0, "succeeded": 2, "failed": 1, "skipped": 3}
+    for recovery in ("not_required", "fully_compensated", "partially_compensated", "compensation_failed"):
+        told = words.recovery_word(recovery, None, UnwindCounts(**counts))
+        assert said("recoveryWord", [recovery, counts])[0]["text"] == told.text
+    for left_ms in (0, 1, 17_001, 119_000, 200_000):
+        attempt = {"state": "authorized", "out_of_contact": True, "unknown_at_ms": left_ms, "settled_by": None}
+        assert (
+            said("attemptWord", [attempt, 0])[0]["text"]
+            == words.attempt_word("authorized", out_of_contact=True, unknown_in_ms=left_ms).text
+        )
+    for reason, hidden in ((None, None), ("hidden", "a\u202eb"), ("hidden", None), ("not_met", None), ("new\x1b", None)):
+        assert said("skipReason", [reason, hidden])[0] == words.skip_reason(reason, hidden)
+
+
+def test_values_keep_every_digit_and_what_is_no_value_is_told(at: Shop) -> None:
+    page = at.tab("/")
+    read = """async text => {
+      const { parseTagged } = await import('/assets/values.js');
+      try { return parseTagged(text); } catch (error) { return error.message; }
+    }"""
+    assert page.evaluate(read, '[9223372036854775807, 18446744073709551615, -0, -0.0, 1.0, 1e3, true, null, "\\u00e9"]') == {
+        "type": "array",
+        "value": [
+            {"type": "i64", "value": "9223372036854775807"},
+            {"type": "u64", "value": "18446744073709551615"},
+            {"type": "i64", "value": "0"},
+            {"type": "f64", "value": "-0"},
+            {"type": "f64", "value": 1},
+            {"type": "f64", "value": 1000},
+            {"type": "bool", "value": True},
+            {"type": "null"},
+            {"type": "string", "value": "é"},
+        ],
+    }
+    wrong = {
+        "18446744073709551616": "beyond 64 bits",
+        "1e999": "no double",
+        '{"a": 1, "a": 2}': "twice",
+        "NaN": "no JSON value begins here",
+        '"\\ud800"': "surrogate",
+        "[1,]": "no JSON value",
+        "01": "follows",
+        "": "too early",
+        "[" * 2000: "too deeply",
+    }
+    for text, why in wrong.items():
+        assert why in page.evaluate(read, text), text
+    tagged = '{"type":"object","value":{"__proto__":{"type":"u64","value":"18446744073709551615"},"x":{"type":"f64","value":1}}}'
+    shown = page.evaluate("async text => (await import('/assets/values.js')).valueText(JSON.parse(text), 0)", tagged)
+    assert shown == '{"__proto__": 18446744073709551615, "x": 1.0}'
+
+
+REDUCED = """async () => {
+  const { EMPTY, reduce, due, lookOf, runOf, runsOf } = await import('/assets/model.js');
+  const told = [];
+  const act = (action) => { state = reduce(state, action); };
+  const run = (status, extra) => ({ run_id: 'r1', status, children: [], attention_run_id: null, ...extra });
+  const runs = { kind: 'runs', key: '/runs' }, detail = { kind: 'run', key: '/runs/r1', id: 'r1' };
+  const history = { kind: 'history', key: '/h', id: 'r1' };
+  let state = EMPTY;
+  act({ type: 'wanted', resources: [runs, detail, history] });
+  told.push(['due', due(state).length, lookOf(state, state.resources['/runs'])]);
+  act({ type: 'asked', key: '/runs' }); act({ type: 'asked', key: '/runs/r1' });
+  act({ type: 'change', change: { position: 7, records: [{ kind: 'step_declared', run_id: 'r1' }] } });
+  act({ type: 'answered', key: '/runs', document: { position: 6, items: [run('running')], next_cursor: null } });
+  told.push(['a change while an answer was out', due(state).map((one) => one.key)]);
+  act({ type: 'answered', key: '/runs/r1', document: { ...run('ended'), position: 9 } });
+  told.push(['one run, one state', runOf(state, 'r1').status, runsOf(state, '/runs')[0].status]);
+  act({ type: 'asked', key: '/runs' });
+  act({ type: 'answered', key: '/runs', document: { position: 8, items: [run('running')], next_cursor: null } });
+  told.push(['an older answer takes nothing back', runsOf(state, '/runs')[0].status]);
+  act({ type: 'asked', key: '/runs/r1' });
+  act({ type: 'failed', key: '/runs/r1', error: { message: 'gone' } });
+  told.push(['stale keeps what there was', lookOf(state, state.resources['/runs/r1']), state.resources['/runs/r1'].document.status]);
+  act({ type: 'asked', key: '/h' });
+  act({ type: 'answered', key: '/h', document: { items: [{ position: 1 }, { position: 2 }], next_cursor: 'more' } });
+  act({ type: 'answered', key: '/h', document: { items: [{ position: 2 }, { position: 5 }], next_cursor: null } });
+  told.push(['history grows once', state.resources['/h'].document.items.map((one) => one.position)]);
+  act({ type: 'wanted', resources: [history] });
+  told.push(['forgotten', Object.keys(state.resources), Object.keys(state.runs)]);
+  const before = state; act({ type: 'heartbeat', position: 3 });
+  told.push(['an old heartbeat changes nothing', before === state]);
+  act({ type: 'resync', position: 2 });
+  told.push(['resync', due(state).map((one) => one.key), state.position]);
+  return told;
+}"""
+
+
+@pytest.mark.req("API-06")
+def test_the_projection_never_misses_a_change_and_never_contradicts_itself(at: Shop) -> None:
+    page = at.tab("/")
+    assert page.evaluate(REDUCED) == [
+        ["due", 3, "loading"],
+        ["a change while an answer was out", ["/runs", "/h"]],
+        ["one run, one state", "ended", "ended"],
+        ["an older answer takes nothing back", "ended"],
+        ["stale keeps what there was", "stale", "ended"],
+        ["history grows once", [1, 2, 5]],
+        ["forgotten", ["/h"], []],
+        ["an old heartbeat changes nothing", True],
+        ["resync", ["/h"], 2],
+    ]
+
+
+@pytest.mark.req("API-06")
+def test_b64_a_stream_that_is_cut_again_and_again_tells_each_change_once_and_in_order(at: Shop) -> None:
+    at.allowed = ("ERR_FAILED",)
+    run_id = at.run_of(at.running.send("long", {"steps": 40, "gate": "go-cut"}))
+    page = at.context().new_page()
+    page.add_init_script(
+        """(() => {
+          const plain = globalThis.fetch;
+          globalThis.cuts = 0;
+          globalThis.fetch = async (path, options) => {
+            const answer = await plain(path, options);
+            if (!String(path).includes('/stream?')) return answer;
+            globalThis.cuts += 1;
+            const reader = answer.body.getReader();
+            let left = 3;
+            return new Response(new ReadableStream({ async pull(controller) {
+              const { done, value } = await reader.read();
+              if (done) return controller.close();
+              controller.enqueue(value);
+              left -= 1;
+              if (left === 0) { reader.cancel(); controller.error(new Error('cut')); }
+            } }));
+          };
+          globalThis.seen = [];
+        })()"""
+    )
+    at.go(page, f"/runs/{run_id}?tab=history")
+    page.evaluate(
+        """() => {
+          const tell = ryusen.live.tell;
+          ryusen.live.tell = (name, document) => { if (name === 'change') seen.push(document.position); tell(name, document); };
+        }"""
+    )
+    for number in range(12):
+        at.settled_run(at.run_of(at.running.send("order/placed", {"order": number})))
+    at.let("go-cut")
+    at.settled_run(run_id)
+    last = at.running.get(f"{W}/runs?limit=1")["position"]
+    expect(page.locator("ol.history > li").last).to_contain_text("run ended")
+    eventually(lambda: page.evaluate("ryusen.live.position") >= last, "the page has been told everything")
+    seen = page.evaluate("seen")
+    assert seen == sorted(set(seen))
+    assert page.evaluate("cuts") > 3
+    entries = at.running.get(f"{W}/runs/{run_id}/history?limit=500")["items"]
+    assert page.evaluate(
+        "Object.values(ryusen.state.resources).find(one => one.kind === 'history').document.items.map(one => one.position)"
+    ) == [entry["position"] for entry in entries]
+
+
+def test_with_credentials_the_page_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
+    credentials = write_credentials(tmp_path / "credentials.toml")
+    running = Running(tmp_path, "serve", "--json", "--port", "0", "--db", "tokens.db", "--credentials", str(credentials))
+    context = browser.new_context()
+    try:
+        url = running.ready()["addresses"][0]
+        page = context.new_page()
+        authorized: list[str | None] = []
+        page.on("request", lambda request: authorized.append(request.headers.get("authorization")) if "/stream?" in request.url else None)
+        page.goto(url)
+        dialog = page.get_by_role("dialog", name="This server asks for a token")
+        dialog.get_by_label("Token").fill("no-such-token-0123456789")
+        dialog.get_by_role("button", name="Use it").click()
+        expect(page.get_by_role("dialog")).to_contain_text("Refused")
+        page.get_by_role("dialog").get_by_label("Token").fill(token("everything"))
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main[data-state=live]")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.locator("main")).to_contain_text("There are no runs yet")
+        assert authorized == [bearer("everything")["authorization"]]
+        page.keyboard.press("s")
+        page.keyboard.type("anything/new")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_contain_text("No trigger matches")
+        page.reload()
+        page.wait_for_selector("main[data-state=live]")
+        other = context.new_page()
+        other.goto(url + "/events")
+        expect(other.get_by_role("dialog", name="This server asks for a token")).to_be_visible()
+        assert page.evaluate("localStorage.length") == 0
+        assert page.evaluate("document.cookie") == ""
+    finally:
+        context.close()
+        running.end()
