@@ -424,7 +424,12 @@ class Control:
     async def retry_fan_outs(self) -> None:
         """Take up again what a failed commit interrupted. Raises `StorageUnavailable`, with the rest kept for later."""
         for event_id in sorted(self._retry):
-            await self.resume_fan_out(event_id)
+            try:
+                await self.resume_fan_out(event_id)
+            except StorageUnavailable:
+                raise
+            except Exception:  # kept in the store, for a start to find
+                log.exception("event %s could not be expanded any further", event_id)
             self._retry.discard(event_id)
 
 

@@ -110,6 +110,7 @@ class Engine:
             leases=leases,
             control=control,
             runs=runs,
+            load=mover.load_alone,
             clock=clock,
             entropy=entropy,
         )
@@ -145,7 +146,7 @@ class Engine:
         """Recover: heads, fan-outs, what is authorized with its lease, then what runs owe each other, what moves and what is due soon."""
         await self._control.load()
         for run_id in await self._store.authorized_runs():
-            await self._mover.resume(run_id)
+            await self._mover.resume_alone(run_id)
         self._mover.spawn("obligations", self._families.load())
         self._sweeper.start()
 

@@ -24,6 +24,7 @@ from ryusen_server.ports.store import DischargeWrite, StorageUnavailable, Store,
 log = logging.getLogger(__name__)
 
 PAGE = 256
+_DEFECT = "what is owed between run %s and its parent could not be carried out"
 
 
 class Tasks(Protocol):
@@ -71,7 +72,12 @@ class Families:
         if self._unread:
             await self.load()
         for key, obligation in list(self._again.items()):
-            await self._carry_out(obligation)
+            try:
+                await self._carry_out(obligation)
+            except StorageUnavailable:
+                raise
+            except Exception:  # kept in the store, for a start to find
+                log.exception(_DEFECT, obligation.child_run_id)
             if self._again.get(key) is obligation:
                 del self._again[key]
 
@@ -81,7 +87,7 @@ class Families:
         except StorageUnavailable:
             self._later(obligation)
         except Exception:  # one run's defect must not keep the others from going on
-            log.exception("what is owed between run %s and its parent could not be carried out", obligation.child_run_id)
+            log.exception(_DEFECT, obligation.child_run_id)
 
     async def _carry_out(self, obligation: Obligation) -> None:
         command = await self._ended(obligation) if isinstance(obligation, SettleParent) else _stop(obligation)

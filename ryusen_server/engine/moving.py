@@ -168,9 +168,16 @@ class Mover:
         self._dispatcher.offer(live)
 
     async def resume_alone(self, run_id: RunId) -> LiveRun | None:
-        """As `_resume`; a defect of this run is told and keeps no other run from going on."""
+        """As `resume`; a defect of this run is told and keeps no other run from going on."""
+        return await self._alone(run_id, self.resume(run_id))
+
+    async def load_alone(self, run_id: RunId) -> LiveRun | None:
+        """The run, if there is one; a defect of it is told, as above. Raises `StorageUnavailable`."""
+        return await self._alone(run_id, self._runs.load(run_id))
+
+    async def _alone(self, run_id: RunId, work: Awaitable[LiveRun | None]) -> LiveRun | None:
         try:
-            return await self.resume(run_id)
+            return await work
         except StorageUnavailable:
             raise
         except Exception:

@@ -15,7 +15,7 @@ session and only on that, it never began. Everything else runs on its lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -32,7 +32,7 @@ from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.control import Control
 from ryusen_server.engine.fleet import Fleet, Instance
 from ryusen_server.engine.leases import Leases
-from ryusen_server.engine.runs import Runs
+from ryusen_server.engine.runs import LiveRun, Runs
 from ryusen_server.ports.time import Clock, Entropy
 from ryusen_server.ports.worker import WorkerChannel
 
@@ -52,7 +52,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Registrar:
-    """Opens sessions. `disconnect` ends the session that a newer one replaces."""
+    """Opens sessions. `disconnect` ends the session that a newer one replaces; `load` gives a run, and none for one that cannot be read."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Registrar:
         leases: Leases,
         control: Control,
         runs: Runs,
+        load: Callable[[RunId], Awaitable[LiveRun | None]],
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -72,6 +73,7 @@ class Registrar:
         self._leases = leases
         self._control = control
         self._runs = runs
+        self._load = load
         self._clock = clock
         self._entropy = entropy
 
@@ -152,7 +154,7 @@ class Registrar:
     async def _is_wanted(self, held: HeldAttempt, frame: Register) -> bool:
         if held.attempt is None:
             return False
-        live = await self._runs.load(held.run_id)
+        live = await self._load(held.run_id)
         if live is None or (live.run.workspace, live.run.application) != (frame.scope.workspace, frame.scope.application):
             return False
         known = live.run.requests.get(held.request_id)

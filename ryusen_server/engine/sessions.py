@@ -123,7 +123,7 @@ class Sessions:
         preferred = [function for function in instance.frame.functions if self._fleet.preferred_release(scope, function) == release_id]
         try:
             for run_id in await self._store.blocked_runs(scope.workspace, scope.application, preferred):
-                live = await self._runs.load(run_id)
+                live = await self._mover.load_alone(run_id)
                 if live is not None and live.run.status == "definition_blocked":
                     self._mover.move(live, Rediscover(f"release {release_id}"))
         except StorageUnavailable:

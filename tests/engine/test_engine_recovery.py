@@ -8,6 +8,10 @@ import pytest
 
 from ryusen_protocol.declarations import RetryPolicy
 from ryusen_protocol.frames import RegistrationRejected
+from ryusen_protocol.ids import EventId, RoutingGeneration, RunId, StepId, Workspace
+from ryusen_server.core.decision import SettleParent
+from ryusen_server.core.routing import RoutingTable
+from ryusen_server.core.rows import EventRow
 from ryusen_server.ports.store import StorageUnavailable
 from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import FakeWorker, Step, body, error
@@ -224,6 +228,55 @@ async def test_one_run_that_cannot_be_read_keeps_no_other_from_going_on() -> Non
         await bench.restart()
         await worker.connect()
         assert all(row.status == "ended" for row in bench.memory._runs.values())
+
+
+async def test_one_run_that_was_out_and_cannot_be_read_keeps_no_server_from_starting() -> None:
+    async with Bench() as bench:
+        bench.expect_errors = True
+        await bench.publish([("go", "f")] * 2)
+        worker = await bench.connected(functions={"f": body(Step("a"))})
+        worker.holding("forward")
+        accepted = await bench.submit()
+        await bench.settle()
+        broken, other = [row.run_id for row in await bench.store.event_runs(accepted.event.event_id)]
+        assert len(await bench.store.authorized_runs()) == 2
+        await bench.crash()
+        kept = bench.memory._history.pop(broken)
+        bench.memory._history[broken] = [type(kept[0])(kept[0].position, kept[0].at_ms, b'[{"kind":"discovery_queued","pass":1}]')]
+        await bench.engine.start()
+        await worker.connect()
+        worker.release_all()
+        await bench.settle()
+        assert await bench.ended(other) == ("succeeded", "not_required")
+        assert bench.errors.records
+        bench.memory._history[broken] = kept
+        await bench.restart()
+        await worker.connect()
+        worker.resend()
+        assert await bench.ended(broken) == ("succeeded", "not_required")
+
+
+async def test_what_cannot_be_carried_out_keeps_nothing_else_from_going_on_after_a_fault() -> None:
+    async with Bench() as bench:
+        bench.expect_errors = True
+        worker = await bench.serving(body(Step("a"), Step("b")))
+        worker.holding("discovery")
+        run_id = await bench.begin()
+        bench.memory.failing_commits.add(bench.memory.commits + 1)
+        bench.engine._families._later(SettleParent(RunId("rn_gone"), RunId("rn_parent"), StepId("pack")))
+        bench.engine._control._retry.add(EventId("ev_odd"))
+        bench.engine._control._stored_table = _no_table  # type: ignore[method-assign]
+        bench.memory._events[EventId("ev_odd")] = EventRow(
+            EventId("ev_odd"), DEFAULT, "odd", b"", {}, 0, RoutingGeneration("rg_gone"), 1, 0
+        )
+        worker.release_all()
+        await bench.advance(5_000, beating=[worker])  # less than a walk of the wake index would take
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+        assert len(bench.errors.records) == 2
+
+
+async def _no_table(workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
+    raise AssertionError(f"{generation} of {workspace} names a manifest that is not stored")
 
 
 # memory
