@@ -404,7 +404,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a restart forgets what was authorized",
         "liveness: a restart resumes leases",
         f"{ENGINE}.engine",
-        "        for run_id in await self._store.authorized_runs():\n            await self._mover.resume(run_id)\n",
+        "        for run_id in await self._store.authorized_runs():\n            await self._mover.resume_alone(run_id)\n",
         "",
     ),
     _one(
