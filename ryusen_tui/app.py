@@ -195,7 +195,7 @@ class Dashboard(App[End]):
             if isinstance(screen, Framed) and screen.is_mounted:
                 if "server" in changed or "workers" in changed:
                     screen.redraw_head()
-                if screen is self.screen or not isinstance(screen, Main):
+                if screen is self.screen or not (isinstance(screen, Main) and isinstance(self.screen, Framed)):
                     screen.told(changed, touched)
             elif isinstance(screen, Resolve) and screen.state.attempt.run_id in touched:
                 screen.changed()
