@@ -11,7 +11,7 @@ SEEDS ?= 1000
 CASES ?= 2000
 REQUESTS ?= 20000
 
-.PHONY: fuzz-api dev test check lint types layers bench simulate mutants network-faults fuzz conformance clean help
+.PHONY: fuzz-api dev test check lint types layers bench simulate mutants network-faults fuzz conformance tour clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -23,6 +23,7 @@ help:
 	@echo 'make mutants               planted mistakes, each of which a simulated life must catch'
 	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
 	@echo 'make fuzz-api REQUESTS=20000   requests made up from the OpenAPI document, against a running server'
+	@echo 'make tour    type what README.md and docs/unknown.md show, and write what comes out'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -66,6 +67,9 @@ fuzz-api: $(VENV)/.development
 
 network-faults: $(VENV)/.development
 	$(BIN)/python -m tests.network --cases $(CASES)
+
+tour: $(VENV)/.development
+	$(BIN)/python -m tests.acceptance.tour
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -63,6 +63,8 @@ def show(client: Client, attempt: AttemptArgument) -> None:
     client.output.lines(attempt_lines(one, client.output, now_ms=now_ms))
     client.output.lines(surrounding_lines(one, run.document, _worker(client, one), client.output, now_ms=now_ms))
     client.output.lines(log_lines(logs))
+    if logs:
+        client.output.line()
     client.output.lines(allowance_lines(one))
     client.output.lines(next_lines(one, client.typed))
 

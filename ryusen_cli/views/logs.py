@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LINES_SHOWN: Final = 20
 """Of one attempt; its last ones."""
+_UNSAID: Final = frozenset({"stdout", "cut"})
 _TONES: Final[dict[str, Tone]] = {"warning": "warn", "error": "bad", "critical": "bad", "stderr": "warn", "cut": "muted"}
 
 
@@ -35,7 +36,7 @@ def log_lines(logs: Sequence[AttemptLogDocument]) -> list[Sequence[Cell]]:
 def _one(line: LogLine) -> list[Sequence[Cell]]:
     """A line, under its time and level; those of a traceback stand below each other."""
     first, *rest = printable_block(line.text).text.split("\n")
-    level = line.level if line.level not in {"stdout", "cut"} else ""
-    head = f"  {clock_text(line.at_ms)}  {printable_block(level).text:<7}  "
+    level = "" if line.level in _UNSAID else f"{printable_block(line.level).text}  "
+    head = f"  {clock_text(line.at_ms)}  {level}"
     tone = _TONES.get(line.level)
     return [[Painted(head, "muted"), Painted(first, tone)], *([Painted(" " * len(head)), Painted(more, tone)] for more in rest)]
