@@ -11,7 +11,7 @@ SEEDS ?= 1000
 CASES ?= 2000
 REQUESTS ?= 20000
 
-.PHONY: fuzz-api dev test check lint types layers bench simulate mutants network-faults fuzz conformance tour clean help
+.PHONY: fuzz-api screenshots dev test check lint types layers bench simulate mutants network-faults fuzz conformance tour clean help
 
 help:
 	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
@@ -24,6 +24,7 @@ help:
 	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
 	@echo 'make fuzz-api REQUESTS=20000   requests made up from the OpenAPI document, against a running server'
 	@echo 'make tour    type what README.md and docs/unknown.md show, and write what comes out'
+	@echo 'make screenshots           every web page, wide and narrow, light and dark, into screenshots/'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -70,6 +71,9 @@ network-faults: $(VENV)/.development
 
 tour: $(VENV)/.development
 	$(BIN)/python -m tests.acceptance.tour
+
+screenshots: $(VENV)/.development
+	$(BIN)/python -m tests.web pictures screenshots
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

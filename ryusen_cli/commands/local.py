@@ -157,6 +157,7 @@ def dev(
     tui: Annotated[bool | None, typer.Option("--tui/--no-tui", help="The dashboard in front.")] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing: the database goes with the server.")] = False,
     no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the sources.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the pages in the browser.")] = False,
     capacity: CapacityOption = None,
     db: DbOption = None,
     host: HostOption = None,
@@ -210,7 +211,7 @@ def dev(
     worker_order = messages.RunWorker(
         target="", url="", token=settings.optional("token", token), capacity=settings.number("capacity", capacity)
     )
-    plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload)
+    plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload, browse=open_)
     if _wants_dashboard(output, asked=settings.switch("tui", flag=tui), by_flag=tui is not None):
         from ryusen_cli.dev.front import supervise
 

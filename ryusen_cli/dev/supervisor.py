@@ -42,6 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What every worker gets; target, URL and release are filled in."""
     server: messages.RunServer | None = None
     reload: bool = True
+    browse: bool = False
+    """Whether to open the pages once the server answers."""
 
 
 class Target:
@@ -357,6 +359,10 @@ class Supervisor:
         from ryusen_cli.dev.report import report
 
         await self._listening.wait()
+        if self._plan.browse:
+            from ryusen_cli.dev.browser import open_pages
+
+            self._say(await asyncio.to_thread(open_pages, self._url))
         seen = [asyncio.create_task(target.was_seen.wait()) for target in self._targets]
         await asyncio.wait(seen, timeout=_READY_S)
         for task in seen:
