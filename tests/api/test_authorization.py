@@ -19,7 +19,7 @@ from ryusen_server.bootstrap import StartRefused, build
 from ryusen_server.bootstrap.settings import ServerSettings, http_endpoint
 from tests.api.api_harness import ApiHarness, W, api_server, eventually
 from tests.api.token_holders import HOLDERS, STRANGER, bearer, token, write_credentials
-from tests.gateway.worker_peer import publication, register_frame, worker_peer
+from tests.gateway.worker_peer import publication, register_frame, string, worker_peer
 
 JSON = {"content-type": "application/json"}
 SUCCESS = SupplySuccess(msgspec.Raw(b'{"type":"null"}'))
@@ -340,6 +340,49 @@ async def test_an_endpoint_runs_only_what_some_token_may_execute(tmp_path: Path)
         write_credentials(credentials, {"reader": HOLDERS["reader"], "runner": HOLDERS["runner"]})
         api.server.reload_credentials()
         assert [worker["draining"] for worker in (await api.get(f"{W}/workers"))["items"]] == [False]
+
+
+@pytest.mark.req("ACC-20", "ACC-21")
+async def test_the_credential_of_one_application_neither_publishes_nor_serves_another(api: Guarded, tmp_path: Path) -> None:
+    first = (await api.as_("deployer", "POST", f"{W}/applications/shop/manifests", msgspec.json.encode(publication()))).json()
+    foreign = msgspec.json.encode(publication("other", parent=first["manifest_generation"]))
+    assert (await api.as_("neighbour", "POST", f"{W}/applications/shop/manifests", foreign)).status_code == 403
+    assert (await api.get(f"{W}/applications/shop"))["manifest_generation"] == first["manifest_generation"]
+    async with worker_peer(api.server.url, registers=False, headers=bearer("neighbour")) as peer:
+        assert (await peer.register(release_id="r1"))["code"] == "forbidden"
+    assert [(await api.get(f"{W}/{what}"))["items"] for what in ("workers", "releases")] == [[], []]
+    credentials = write_credentials(tmp_path / "neighbour.toml", {"neighbour": HOLDERS["neighbour"]})
+    endpoint = (http_endpoint("shop=http://127.0.0.1:9/"),)
+    with pytest.raises(StartRefused, match="may execute default/shop"):
+        await build(ServerSettings(db=tmp_path / "never.db", port=0, credentials=credentials, http_endpoints=endpoint)).start()
+
+
+@pytest.mark.req("ACC-22", "ACC-23")
+async def test_one_event_starts_a_run_in_each_application_and_each_runs_on_its_own_workers_alone(api: Guarded) -> None:
+    for holder, application in (("deployer", "shop"), ("neighbour", "till")):
+        answer = await api.as_(holder, "POST", f"{W}/applications/{application}/manifests", msgspec.json.encode(publication()))
+        assert answer.status_code == 201
+    till = {"workspace": "default", "application": "till"}
+    async with worker_peer(api.server.url, headers=bearer("neighbour"), scope=till) as neighbour:
+        sent = await api.as_("sender", "POST", f"{W}/events", b'{"name": "order/placed", "data": 7}')
+        assert (sent.status_code, sent.json()["matched"]) == (201, 2)
+        with pytest.raises(InvalidStatus) as caught:
+            async with worker_peer(api.server.url, registers=False, headers=bearer("sender")):
+                pass
+        assert caught.value.response.status_code == 403
+        runs = {run["application"]: run["run_id"] for run in (await api.get(f"{W}/runs"))["items"]}
+        invoked = await neighbour.expect("invoke")
+        assert invoked["invocation"]["run"]["run_id"] == runs["till"]
+        await neighbour.answer(invoked, {"type": "completed", "result": string("till")})
+        assert (await api.get(f"{W}/runs/{runs['till']}", wait_ms=10_000))["outcome"] == "succeeded"
+        waiting = await api.get(f"{W}/runs/{runs['shop']}")
+        assert (waiting["status"], waiting["attention"]) == ("running", "no_worker")
+        assert [(worker["application"], worker["in_flight"]) for worker in (await api.get(f"{W}/workers"))["items"]] == [("till", 0)]
+        async with worker_peer(api.server.url, headers=bearer("runner")) as own:
+            invoked = await own.expect("invoke")
+            assert invoked["invocation"]["run"]["run_id"] == runs["shop"]
+            await own.answer(invoked, {"type": "completed", "result": string("shop")})
+            assert (await api.get(f"{W}/runs/{runs['shop']}", wait_ms=10_000))["outcome"] == "succeeded"
 
 
 async def test_a_bad_file_refuses_the_start_and_touches_nothing(tmp_path: Path) -> None:
