@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from ryusen_protocol.ids import AttemptId
 from ryusen_protocol.operator import ResolveCommand, SupplySuccess, encode_command
 from ryusen_server.api.app import ROUTES
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED
@@ -130,7 +131,7 @@ async def test_an_unauthorized_operator_cannot_tell_an_existing_attempt_from_a_m
     for holder, status in (("reader", 403), ("runner", 403), ("neighbour", 403), (STRANGER, 401), (None, 401)):
         bodies: set[bytes] = set()
         for attempt_id in (attempt["attempt_id"], "at_missing"):
-            command = ResolveCommand(attempt_id=attempt_id, attempt_generation=1, idempotency_key="k", command=SUCCESS)
+            command = ResolveCommand(attempt_id=AttemptId(attempt_id), attempt_generation=1, idempotency_key="k", command=SUCCESS)
             for content in (encode_command(command), b"{", b"[]"):
                 answer = await api.as_(holder, "POST", f"{W}/attempts/{attempt_id}/resolve", content)
                 assert answer.status_code == status
@@ -213,7 +214,8 @@ async def test_commands_are_signed_with_the_name_of_their_token(api: Guarded) ->
     history = await api.get(f"{W}/runs/{names['run_id']}/history")
     assert "operator" in [record.get("by") for entry in history["items"] for record in entry["records"]]
     attempt = await unknown_attempt(api)
-    command = encode_command(ResolveCommand(attempt_id=attempt["attempt_id"], attempt_generation=1, idempotency_key="k", command=SUCCESS))
+    given = ResolveCommand(attempt_id=AttemptId(attempt["attempt_id"]), attempt_generation=1, idempotency_key="k", command=SUCCESS)
+    command = encode_command(given)
     assert (await api.as_("everything", "POST", f"{W}/attempts/{attempt['attempt_id']}/resolve", command)).status_code == 200
     history = await api.get(f"{W}/runs/{attempt['run_id']}/history")
     assert "everything" in [record.get("operator") for entry in history["items"] for record in entry["records"]]

@@ -31,7 +31,7 @@ def installed(folder: Path) -> Path:
 
 @pytest.mark.req(
     "CNF-01", "CNF-02", "CNF-03", "CNF-04", "CNF-10", "PRO-01", "PRO-06", "PRO-07", "PRO-08", "PRO-12", "PRO-13", "PRO-14", "PRO-16",
-    "PRO-19", "PRO-21", "PRO-22", "PRO-23", "SDK-06", "SDK-07", "VAL-02", "VAL-11",
+    "PRO-19", "PRO-21", "PRO-22", "PRO-23", "SDK-06", "SDK-07", "VAL-02", "VAL-11", "ACC-25", "ACC-32",
 )  # fmt: skip
 def test_the_python_worker_passes_every_case_from_an_installed_wheel(tmp_path: Path) -> None:
     home = installed(tmp_path)
