@@ -206,8 +206,9 @@ class Table(ScrollView, can_focus=True):
             return Strip(segments(fitted(line, columns), base), columns)
         index = self.scroll_offset.y + y - 1
         if not self.rows and self._note:
-            line = self._note[y - 2] if 0 <= y - 2 < len(self._note) else ()
-            return Strip(segments(fitted((own("  "), *line), columns, unicode=self._glyphs.unicode), base), columns)
+            said = [row for line in self._note for row in wrapped(line, columns - 4)]
+            line = said[y - 2] if 0 <= y - 2 < len(said) else ()
+            return Strip(segments(fitted((own("  "), *line), columns), base), columns)
         if not 0 <= index < len(self.rows):
             return Strip.blank(columns, base)
         row = self.rows[index]

@@ -55,8 +55,11 @@ async def _supervise(plan: Plan, url: str, output: Output, folder: Path) -> int:
     supervisor = Supervisor(plan, Output(stdout=cast("TextIO", sink), stderr=cast("TextIO", sink)))
     work: asyncio.Task[int] | None = None
 
+    early = contextlib.ExitStack()
+
     def start() -> None:
         nonlocal work
+        early.close()  # from here on the supervisor hears signals
         work = asyncio.create_task(supervisor.run())
         work.add_done_callback(ended)
         supervisor.listening = app.server_is_at
@@ -76,13 +79,14 @@ async def _supervise(plan: Plan, url: str, output: Output, folder: Path) -> int:
 
     app = Dashboard(url, workspace="default", token=plan.worker.token, logs=book, owns_server=True, unicode=is_utf8(), started=start)
     try:
-        with _signals(lambda number: app.exit(return_code=128 + number)):  # until the supervisor has handlers of its own
-            end = await app.run_async()
+        early.enter_context(_signals(lambda number: app.exit(return_code=128 + number)))
+        end = await app.run_async()
         if end == "plain" and work is not None and not work.done():
             sink.show(output)
             output.note("the dashboard is closed and everything goes on; Ctrl+C ends it, `ryusen tui` shows it again")
             return await work
     finally:
+        early.close()
         supervisor.finish(Exit.OK)
         code = await _outcome(work)
         sink.close()

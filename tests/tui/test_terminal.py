@@ -1,0 +1,267 @@
+"""The dashboard in a real pseudo-terminal: what a person's terminal gets, and in which state it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tui.conftest import Gallery
+from tests.tui.stage import PATIENCE_S, environment
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(ROOT)!r}); from ryusen_cli.main import run; run()"]
+ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
+CURSOR_ON = b"\x1b[?25h"
+CRASH = """
+import sys
+sys.path.append({root!r})
+from ryusen_tui.app import Dashboard
+from ryusen_tui.screens import Main
+def broken(self, name):
+    secret = "hunter2"
+    raise RuntimeError("a defect")
+Main.choose = broken
+app = Dashboard("http://127.0.0.1:9")
+app.run()
+sys.exit(app.return_code)
+"""
+TARGET = """
+from ryusen_sdk import Event, Ryusen, Step
+app = Ryusen("shop")
+@app.function(on="go")
+async def go(event: Event, step: Step):
+    await step.run("one", str)
+"""
+
+
+class Terminal:
+    """A command in a terminal of its own, and every byte that it wrote there."""
+
+    def __init__(self, command: list[str], folder: Path, size: tuple[int, int] = (100, 30), **more: str) -> None:
+        self._fd, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        self._child = child
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment(**more), stdin=child, stdout=child, stderr=child, start_new_session=True
+        )
+        self.received = b""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while piece := os.read(self._fd, 65_536):
+                self.received += piece
+
+    def until(self, wanted: str, *, since: int = 0) -> None:
+        """Until that text was written, wherever the cursor was moved to between its words."""
+        deadline = time.monotonic() + PATIENCE_S
+        while wanted not in plain(self.received[since:]):
+            assert time.monotonic() < deadline, f"never saw {wanted!r} in:\n{plain(self.received[since:])[-3000:]}"
+            assert self.process.poll() is None or wanted in plain(self.received[since:]), plain(self.received)[-3000:]
+            time.sleep(0.02)
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def ended(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        time.sleep(0.05)  # what was written last is still on its way through the terminal
+        return code
+
+    def is_raw(self) -> bool:
+        return not termios.tcgetattr(self._child)[3] & termios.ICANON
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+        os.close(self._child)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+def plain(received: bytes) -> str:
+    """What was written, without what moves the cursor and paints."""
+    text = received.decode("utf-8", "replace")
+    return re.sub(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()][0-9A-Z]|\x1b[=>78]|\x1b\][^\x07]*(\x07|\x1b\\)|\x1bP[^\x1b]*\x1b\\", "", text)
+
+
+@contextlib.contextmanager
+def terminal(command: list[str], folder: Path, size: tuple[int, int] = (100, 30), **more: str) -> Iterator[Terminal]:
+    made = Terminal(command, folder, size, **more)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def restored(made: Terminal) -> bool:
+    return made.received.rfind(ALTERNATE_OFF) > made.received.rfind(ALTERNATE_ON) >= 0 and CURSOR_ON in made.received and not made.is_raw()
+
+
+def descendants(pid: int) -> set[int]:
+    """Every living process below that one."""
+    found: set[int] = set()
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found |= {int(child)} | descendants(int(child))
+    return found
+
+
+def are_gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(Path(f"/proc/{pid}").exists() and "\tZ" not in Path(f"/proc/{pid}/status").read_text() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_hostile_payloads_reach_the_terminal_as_text(gallery: Gallery, tmp_path: Path) -> None:
+    with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path, (160, 30)) as made:
+        made.until("Failed")
+        made.type("3")
+        made.until("@click")
+        made.type("q")
+        assert made.ended() == 0
+        assert b"owned\x07" not in made.received
+        assert b"\x1b]0;owned" not in made.received
+        assert "\u202e".encode() not in made.received
+        assert r"\x1b]0;owned\x07" in plain(made.received)
+        assert restored(made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal(gallery: Gallery, tmp_path: Path, number: signal.Signals) -> None:
+    with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path) as made:
+        made.until("Failed")
+        assert made.is_raw()
+        made.process.send_signal(number)
+        assert made.ended() == 128 + number
+        assert restored(made)
+
+
+def test_a_crash_restores_the_terminal_and_shows_where_but_not_with_what(tmp_path: Path) -> None:
+    with terminal([sys.executable, "-c", CRASH.format(root=str(ROOT))], tmp_path) as made:
+        assert made.ended() != 0
+        shown = plain(made.received)
+        assert "RuntimeError: a defect" in shown
+        assert "in broken" in shown
+        assert "hunter2" not in shown
+        assert not made.is_raw()
+
+
+def test_without_a_terminal_what_commits_comes_as_plain_lines(gallery: Gallery, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "tui", "--url", gallery.stage.url], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert "no terminal" in process.stderr.readline()
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.append(process.stdout.readline()))  # type: ignore[union-attr]
+        reader.start()
+        while not lines:
+            gallery.stage.run_of("order/placed", {})
+            reader.join(0.3)
+        assert "\x1b" not in lines[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_the_dashboard_stands_in_front_of_what_it_runs_and_takes_it_along(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path, TERM="xterm-256color") as made:
+        made.until("starting server")
+        made.until("live")
+        made.until("workers 1")
+        children = descendants(made.process.pid)
+        assert len(children) >= 2
+        assert all(os.getsid(pid) != os.getsid(made.process.pid) for pid in children)
+        made.type("6")
+        made.until("registered" if "registered" in plain(made.received) else "listening")
+        made.type("q")
+        made.until("Leave?")
+        made.type("\x1b")
+        made.type("q")
+        made.type("q")
+        assert made.ended() == 0
+        assert restored(made)
+        assert are_gone(children)
+        log = tmp_path / ".ryusen" / "dev.log"
+        assert "ready" in log.read_text()
+        assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_dashboard_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path) as made:
+        made.until("workers 1")
+        children = descendants(made.process.pid)
+        made.process.kill()
+        assert made.ended() == -signal.SIGKILL
+        assert are_gone(children)
+
+
+def test_leaving_for_the_plain_log_leaves_everything_running(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path) as made:
+        made.until("workers 1")
+        children = descendants(made.process.pid)
+        made.type("D")
+        made.until("the dashboard is closed and everything goes on")
+        assert restored(made)
+        assert {pid for pid in children if Path(f"/proc/{pid}").exists()} == children
+        (tmp_path / "shop.py").write_text(TARGET + "# saved\n")
+        made.until("ryusen |")
+        made.process.send_signal(signal.SIGTERM)
+        assert made.ended() == 143
+        assert are_gone(children)
+
+
+def test_code_that_does_not_import_and_a_taken_port_are_said_where_the_person_looks(tmp_path: Path, gallery: Gallery) -> None:
+    (tmp_path / "shop.py").write_text(TARGET + "\nimport nothing_of_that_name\n")
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path) as made:
+        made.until("live")
+        made.type("6")
+        made.until("nothing_of_that_name")
+        made.until("shop.py")
+    port = gallery.stage.url.rsplit(":", 1)[1]
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", port], tmp_path) as made:
+        made.until("no server")
+        made.until(f"port {port} is already in use by process")
+        made.until("--port")
+        made.type("q")
+        assert made.ended() == 1
+        assert restored(made)
+
+
+def test_dev_without_a_dashboard_says_that_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--port", "0"], tmp_path) as made:
+        made.until("--tui shows all this as a dashboard")
+        made.until("ready")
+    (tmp_path / "ryusen.toml").write_text("[dev]\ntui = true\n")
+    with terminal([*COMMAND, "dev", "shop.py", "--port", "0"], tmp_path) as made:
+        made.until("starting server")
+    said = subprocess.run(
+        [*COMMAND, "dev", "missing.py", "--port", "0"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert "the dashboard needs a terminal" in said.stderr
