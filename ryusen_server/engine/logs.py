@@ -7,6 +7,7 @@ forgotten.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Final
@@ -45,6 +46,7 @@ class _Held(msgspec.Struct):
     written_at_ms: int
     dirty: bool = False
     loading: list[list[LogLine]] | None = None
+    loaded: asyncio.Event | None = None
     ended: bool = False
 
 
@@ -58,7 +60,8 @@ class AttemptLogs:
         self._held: dict[AttemptId, _Held] = {}
         self._requests: dict[RequestId, AttemptId] = {}
         self._fresh_since_ms = clock.now_ms()
-        """The store holds nothing of an attempt that was authorized since then and is not held here."""
+        """The store holds nothing of an attempt that was authorized after this and is not held here."""
+        self._writing = 0
 
     def goes_on(self, scope: Scope, request_id: RequestId, lines: list[LogLine]) -> bool:
         """More lines of a callback that has printed before; whether it has."""
@@ -88,18 +91,22 @@ class AttemptLogs:
 
     async def settle(self, run_id: RunId) -> None:
         """Have everything told of a run's attempts written, for somebody who is about to read it."""
-        if self._write_all(held for held in self._held.values() if held.row.run_id == run_id):
+        of_run = [held for held in self._held.values() if held.row.run_id == run_id]
+        for held in of_run:
+            if held.loading is not None and held.loaded is not None:
+                await held.loaded.wait()
+        self._write_all(of_run)
+        if self._writing:
             await self._store.flush()
 
     def stop(self) -> None:
         """Have everything written before the store is closed."""
         self._write_all(self._held.values())
 
-    def _write_all(self, among: Iterable[_Held]) -> bool:
-        dirty = [held for held in among if held.dirty and held.loading is None]
-        for held in dirty:
-            self._write(held)
-        return bool(dirty)
+    def _write_all(self, among: Iterable[_Held]) -> None:
+        for held in among:
+            if held.dirty and held.loading is None:
+                self._write(held)
 
     def _hold(self, run: Run, attempt: Attempt, request_id: RequestId, *, known: bool) -> _Held:
         row = LogRow(
@@ -117,8 +124,8 @@ class AttemptLogs:
         held = _Held(row, Scope(run.workspace, run.application), request_id, [], self._clock.now_ms() - WRITE_EVERY_MS)
         self._held[attempt.attempt_id] = held
         self._requests[request_id] = attempt.attempt_id
-        if known or (attempt.authorized_at_ms or 0) < self._fresh_since_ms:
-            held.loading = []
+        if known or (attempt.authorized_at_ms or 0) <= self._fresh_since_ms:
+            held.loading, held.loaded = [], asyncio.Event()
             self._mover.spawn("read an attempt's lines", self._load(held))
         return held
 
@@ -129,7 +136,7 @@ class AttemptLogs:
         if oldest.dirty and oldest.loading is None:
             self._write(oldest)
         self._let_go(oldest)
-        self._fresh_since_ms = self._clock.now_ms() + 1
+        self._fresh_since_ms = self._clock.now_ms()
 
     async def _load(self, held: _Held) -> None:
         try:
@@ -137,6 +144,9 @@ class AttemptLogs:
         except StorageUnavailable:
             self._let_go(held)
             return
+        finally:
+            if held.loaded is not None:
+                held.loaded.set()
         told, held.loading = held.loading or [], None
         if row is not None:
             held.lines = _decode(row.lines)
@@ -164,13 +174,14 @@ class AttemptLogs:
         held.dirty = False
         held.written_at_ms = self._clock.now_ms()
         row = msgspec.structs.replace(held.row, lines=_encode(held.lines))
-        self._store.submit(Unit((LogWrite(row),), rides=True), _forget)
+        self._writing += 1
+        self._store.submit(Unit((LogWrite(row),), rides=True), self._wrote)
+
+    def _wrote(self, error: StorageUnavailable | None) -> None:
+        self._writing -= 1
+        if error is not None:
+            log.debug("lines of an attempt are lost: %s", error.reason)
 
     def _let_go(self, held: _Held) -> None:
         self._held.pop(held.row.attempt_id, None)
         self._requests.pop(held.request_id, None)
-
-
-def _forget(error: StorageUnavailable | None) -> None:
-    if error is not None:
-        log.debug("lines of an attempt are lost: %s", error.reason)
