@@ -234,6 +234,9 @@ class Runs:
             del self._live[run_id]
             if live is kept or run_id in self._awaited or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
+            elif run_id in self._resting:
+                del self._resting[run_id]
+                self.performer.run_rests(live)
 
     def _rest(self, live: LiveRun) -> None:
         """Let a run that waits for an instant or for others go from memory when enough others have come to wait after it."""

@@ -194,9 +194,12 @@ async def test_everything_that_ten_years_make_due_settles_when_the_clock_jumps(r
         assert nothing_is_left(bench)
 
 
-async def test_pending_timers_and_waits_leave_the_memory_and_come_back_for_their_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_runs, "RESTING_MAX", 5)
-    async with Bench() as bench:
+@pytest.mark.parametrize(("resting_max", "runs_in_memory"), [(5, 1_000), (1_000, 5)])
+async def test_pending_timers_and_waits_leave_the_memory_and_come_back_for_their_moment(
+    resting_max: int, runs_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_runs, "RESTING_MAX", resting_max)
+    async with Bench(runs_in_memory=runs_in_memory) as bench:
         await serving(
             bench,
             triggers=(("timer", "t"), ("wait", "w")),
