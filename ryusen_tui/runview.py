@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.widget import Widget
 
-    from ryusen_protocol.api import AttemptDocument, HistoryEntryDocument, RunDetail
+    from ryusen_protocol.api import AttemptDocument, AttemptLogDocument, HistoryEntryDocument, RunDetail
     from ryusen_protocol.ids import RunId
     from ryusen_tui.board import Topic
 
@@ -29,6 +29,8 @@ TABS: Final[dict[Tab, str]] = {"timeline": "Timeline", "attempts": "Attempts", "
 _AGAIN_S: Final = 0.25
 _HISTORY_PAGE: Final = 200
 _HISTORY_MAX: Final = 2_000
+_LOGS_MAX: Final = 500
+"""Attempts of which lines are shown."""
 
 
 class Tabs(Bar):
@@ -70,6 +72,7 @@ class RunView(Framed):
         self._history: list[Line] = []
         self._teller = story.Teller(Glyphs())
         self._history_after: int | None = None
+        self._logs: dict[str, AttemptLogDocument] = {}
         self._loaded_at = 0.0
         self._again = False
 
@@ -95,9 +98,13 @@ class RunView(Framed):
         self.load()
 
     def _pass_time(self) -> None:
-        """Bars of what still runs grow."""
-        if self.run is not None and self.run.status != "ended" and self.tab == "timeline":
+        """Bars of what still runs grow, and callbacks print."""
+        if self.run is None or self.run.status == "ended":
+            return
+        if self.tab == "timeline":
             self._draw_chart(self.run)
+        elif self.tab == "attempts":
+            self.load_logs()
 
     # Which run, which tab.
 
@@ -115,7 +122,10 @@ class RunView(Framed):
         self.query_one("#tabs", Tabs).put(tuple(spans))
         if tab == "history":
             self.load_history()
-        elif self.run is not None:
+            return
+        if tab == "attempts":
+            self.load_logs()
+        if self.run is not None:
             self._draw(self.run)
 
     def action_turn(self, by: int) -> None:
@@ -160,6 +170,28 @@ class RunView(Framed):
         self.load()
         if self.tab == "history":
             self.load_history()
+        elif self.tab == "attempts":
+            self.load_logs()
+
+    @work(exit_on_error=False, exclusive=True, group="logs")
+    async def load_logs(self) -> None:
+        """What the callbacks printed; a server that keeps none, or is away, changes nothing here."""
+        dashboard, wanted = self.dashboard, self.run_id
+        found: dict[str, AttemptLogDocument] = {}
+        cursor: str | None = None
+        try:
+            while len(found) < _LOGS_MAX:
+                page = await dashboard.link.ask(dashboard.api.logs(wanted, cursor=cursor))
+                found |= {log.attempt_id: log for log in page.items}
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        except (NoServer, AnswerLost, ApiProblem, UnreadableAnswer):
+            return
+        if wanted == self.run_id and found != self._logs:
+            self._logs = found
+            if self.run is not None and self.tab == "attempts":
+                self._draw(self.run)
 
     @work(exit_on_error=False, exclusive=True, group="run")
     async def load(self) -> None:
@@ -218,7 +250,9 @@ class RunView(Framed):
             case "timeline":
                 self._draw_chart(run)
             case "attempts":
-                self.query_one("#attempts", Prose).put(story.attempts_lines(run, glyphs, now_ms=now_ms) or [(own("no step yet", "muted"),)])
+                self.query_one("#attempts", Prose).put(
+                    story.attempts_lines(run, self._logs, glyphs, now_ms=now_ms) or [(own("no step yet", "muted"),)]
+                )
             case "payload":
                 self.query_one("#payload", Prose).put(story.payload_lines(run))
             case "history":

@@ -15,8 +15,11 @@ from ryusen_tui.spans import Glyphs, Line, Span, foreign, own
 from ryusen_tui.tables import COMMANDS, worker_state
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ryusen_protocol.api import (
         AttemptDocument,
+        AttemptLogDocument,
         Blocker,
         EventDetail,
         FunctionDocument,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from ryusen_tui.board import Board
 
 _LABEL: Final = 13
+_PRINTED_MAX: Final = 50
+"""Lines of one attempt, its last ones."""
 
 
 def fact(name: str, *spans: Span) -> Line:
@@ -77,15 +82,15 @@ def location(place: Location) -> str:
     return ":".join(str(part) for part in (parts.get("file"), parts.get("line")) if part is not None)
 
 
-def attempts_lines(run: RunDetail, glyphs: Glyphs, *, now_ms: int) -> list[Line]:
-    """Every attempt of a run, step by step, forward ones first."""
+def attempts_lines(run: RunDetail, logs: Mapping[str, AttemptLogDocument], glyphs: Glyphs, *, now_ms: int) -> list[Line]:
+    """Every attempt of a run, step by step, forward ones first, each with what it printed last."""
     lines: list[Line] = []
     for step in run.steps:
         lines.append((Span(foreign(step.step_id).text, None, strong=True), own(f"  {step.kind.replace('_', ' ')}", "muted")))
         if step.location is not None:
             lines.append((own("  at "), foreign(location(step.location), "muted")))
         for attempt in step.attempts:
-            lines += _attempt(attempt, glyphs, now_ms=now_ms)
+            lines += [*_attempt(attempt, glyphs, now_ms=now_ms), *_printed(logs.get(attempt.attempt_id), glyphs)]
         if not step.attempts:
             lines.append((own("  "), *glyphs.word(words.STEPS[step.state])))
         if step.child_run_id is not None:
@@ -95,10 +100,25 @@ def attempts_lines(run: RunDetail, glyphs: Glyphs, *, now_ms: int) -> list[Line]
     for target in run.unwind.targets:
         lines.append((own(f"{glyphs.glyph('↺')} ", "accent"), Span(foreign(target.step_id).text, None, strong=True)))
         for attempt in target.attempts:
-            lines += _attempt(attempt, glyphs, now_ms=now_ms)
+            lines += [*_attempt(attempt, glyphs, now_ms=now_ms), *_printed(logs.get(attempt.attempt_id), glyphs)]
         if not target.attempts:
             why = f" ({words.skip_reason(target.reason, target.hidden_by)})" if target.state == "skipped" else ""
             lines.append((own("  "), *glyphs.word(words.TARGETS[target.state]), own(why, "muted")))
+    return lines
+
+
+def _printed(log: AttemptLogDocument | None, glyphs: Glyphs) -> list[Line]:
+    if log is None:
+        return []
+    lines: list[Line] = []
+    earlier = len(log.lines) - _PRINTED_MAX
+    if earlier > 0:
+        lines.append((own(f"    {glyphs.glyph('…')} {earlier} earlier lines: ryusen runs show --json", "muted"),))
+    for said in log.lines[-_PRINTED_MAX:]:
+        for index, text in enumerate(said.text.rstrip("\n").split("\n")):
+            head = f"    {clock_text(said.at_ms)}  " if index == 0 else " " * 18
+            tone = "bad" if said.level in {"error", "critical"} else "warn" if said.level in {"warning", "stderr"} else None
+            lines.append((own(head, "muted"), foreign(text, tone)))
     return lines
 
 

@@ -31,6 +31,7 @@ app = Ryusen("stage")
 FOLDER = Path(os.environ["ACCEPTANCE_FOLDER"])
 
 def do(name):
+    print(f"doing {name}")
     return {"did": name}
 
 def undo(result):

@@ -69,7 +69,7 @@ async def test_every_key_of_a_run(gallery: Gallery, size: tuple[int, int]) -> No
         await driven.press("z")
         assert chart.is_folded
         await driven.press("j", "j", "k", "G", "g")
-        for title, seen in (("Attempts", "generation 1"), ("History", "run created"), ("Input/Output", "input")):
+        for title, seen in (("Attempts", "doing charge"), ("History", "run created"), ("Input/Output", "input")):
             await driven.press("tab")
             await driven.sees(f"[{title}]", seen)
         await driven.press("tab", "shift+tab", "shift+tab")
