@@ -120,13 +120,13 @@ def _decode(decoder: msgspec.json.Decoder[Document], data: str | bytes) -> Docum
 
 
 def _without_logs(data: str | bytes, refused: MalformedDocument) -> Outcome:
-    """What is left of an outcome of which only the lines cannot be read; else what was raised is raised again."""
+    """What is left of an outcome of which only the lines cannot be read; else why the rest of it cannot, or what was raised before."""
     if "`$.logs" not in refused.why:
         raise refused
     try:
         read = _OUTCOMES_WITHOUT_LOGS.decode(data)
-    except msgspec.MsgspecError:
-        raise refused from None
+    except msgspec.ValidationError as other:
+        raise _refusal(data, str(other)) from None
     return Outcome(read.protocol_version, read.request_id, read.run_id, read.outcome)
 
 

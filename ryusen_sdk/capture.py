@@ -39,11 +39,14 @@ _is_logging: ContextVar[bool] = ContextVar("ryusen_is_logging", default=False)
 class Lines:
     """What one callback has printed and logged. From any thread; nothing here raises."""
 
+    __slots__ = ("_broken", "_has_news", "_is_over", "_kept", "_lock", "_on_news", "_partial", "_told_bytes", "_untold", "request_id")
+
     def __init__(self, request_id: RequestId, on_news: Callable[[Lines], None] | None = None) -> None:
         self.request_id = request_id
         self._on_news = on_news
         self._lock = threading.RLock()  # a finalizer may print in the midst of a line
-        self._kept = BoundedLines()
+        self._kept: BoundedLines | None = None
+        """Made with the first line: most callbacks print nothing, and should pay next to nothing."""
         self._partial: dict[str, str] = {}
         self._broken: set[str] = set()
         self._untold: list[LogLine] = []
@@ -91,19 +94,24 @@ class Lines:
         with self._lock:
             self._is_over = True
             for level, rest in self._partial.items():
-                self._kept.add(LogLine(_now_ms(), level, _valid(_overwritten(rest))))
+                self._keep(LogLine(_now_ms(), level, _valid(_overwritten(rest))))
             self._partial.clear()
-            return self._kept.lines()
+            return [] if self._kept is None else self._kept.lines()
 
     def _add(self, level: str, text: str) -> None:
         if self._is_over:
             return
         line = LogLine(_now_ms(), level, _valid(text))
-        self._kept.add(line)
+        self._keep(line)
         if self._on_news is None or self._told_bytes > _TOLD_BYTES_MAX:
             return
         self._told_bytes += len(line.text.encode()) + 64
         self._untold.append(line if self._told_bytes <= _TOLD_BYTES_MAX else cut_mark(line.at_ms))
+
+    def _keep(self, line: LogLine) -> None:
+        if self._kept is None:
+            self._kept = BoundedLines()
+        self._kept.add(line)
 
     def _tell(self) -> None:
         if self._on_news is None:
@@ -115,8 +123,16 @@ class Lines:
         self._on_news(self)
 
 
+_tapped: tuple[object, object] = (None, None)
+
+
 def install() -> None:
     """See to it that what callbacks print is seen, on the streams that stand now. Again does nothing."""
+    global _tapped  # noqa: PLW0603 - the streams are the process's
+    streams = (sys.stdout, sys.stderr)
+    if streams[0] is _tapped[0] and streams[1] is _tapped[1]:
+        return
+    _tapped = streams
     _tap(sys.stdout, "stdout")
     _tap(sys.stderr, "stderr")
     _tap_logging()
