@@ -51,8 +51,19 @@ def check_axe(page: Page, what: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page_or_dialog(at: Shop, stands: dict[str, str], scheme: str) -> None:
+    at.allowed = ("404",)
     page = at.tab("/", color_scheme=scheme)
-    paths = ["/", "/unknown", "/events", f"/events/{stands['event']}", "/functions", "/workers", "/server", "/?q=nothing+at+all"]
+    paths = [
+        "/",
+        "/unknown",
+        "/events",
+        f"/events/{stands['event']}",
+        "/functions",
+        "/workers",
+        "/server",
+        "/?q=nothing+at+all",
+        "/runs/none",
+    ]
     paths += [f"/runs/{stands['failed']}?tab={tab}" for tab in TABS]
     paths += [f"/runs/{stands[name]}" for name in ("blocked", "waiting", "unknown")]
     if scheme == "dark":
@@ -411,6 +422,11 @@ REDUCED = """async () => {
   act({ type: 'asked', key: '/runs/r1' });
   act({ type: 'failed', key: '/runs/r1', error: { message: 'gone' } });
   told.push(['stale keeps what there was', lookOf(state, state.resources['/runs/r1']), state.resources['/runs/r1'].document.status]);
+  act({ type: 'asked', key: '/runs/r1' });
+  act({ type: 'failed', key: '/runs/r1', error: { message: 'no such run', status: 404 } });
+  told.push(['a refusal is not asked for again', due(state).map((one) => one.key)]);
+  act({ type: 'change', change: { position: 12, records: [{ kind: 'run_ended', run_id: 'r1' }] } });
+  told.push(['until something changes', due(state).map((one) => one.key)]);
   act({ type: 'asked', key: '/h' });
   act({ type: 'answered', key: '/h', document: { items: [{ position: 1 }, { position: 2 }], next_cursor: 'more' } });
   act({ type: 'answered', key: '/h', document: { items: [{ position: 2 }, { position: 5 }], next_cursor: null } });
@@ -434,6 +450,8 @@ def test_the_projection_never_misses_a_change_and_never_contradicts_itself(at: S
         ["one run, one state", "ended", "ended"],
         ["an older answer takes nothing back", "ended"],
         ["stale keeps what there was", "stale", "ended"],
+        ["a refusal is not asked for again", ["/h"]],
+        ["until something changes", ["/runs", "/runs/r1", "/h"]],
         ["history grows once", [1, 2, 5]],
         ["forgotten", ["/h"], []],
         ["an old heartbeat changes nothing", True],

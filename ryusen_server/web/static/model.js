@@ -11,7 +11,7 @@ export function reduce(state, action) {
     case "wanted": return wanted(state, action.resources);
     case "asked": return change(state, action.key, (resource) => ({ ...resource, asking: true, stale: false, askedAt: state.position }));
     case "answered": return answered(state, action);
-    case "failed": return change(state, action.key, (resource) => ({ ...resource, asking: false, stale: true, error: action.error }));
+    case "failed": return change(state, action.key, (resource) => ({ ...resource, asking: false, stale: resource.stale || passes(action.error), error: action.error }));
     case "change": return touched({ ...state, position: Math.max(state.position, action.change.position) },
       (resource) => concerns(resource, action.change));
     case "notice": return touched(state, (resource) => ["workers", "functions", "server", "runs", "releases"].includes(resource.kind));
@@ -22,6 +22,9 @@ export function reduce(state, action) {
     default: throw new Error(`no such action: ${action.type}`);
   }
 }
+
+// Whether asking again may be answered otherwise though nothing has changed: a refusal for what was asked would only come again.
+const passes = ({ status }) => !(status >= 400 && status < 500) || status === 408 || status === 429;
 
 function change(state, key, how) {
   const resource = state.resources[key];

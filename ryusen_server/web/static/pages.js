@@ -188,7 +188,7 @@ export const event = {
   },
   view(context, state, route) {
     const resource = resourceOf(state, eventKey(context, route).key);
-    return looked(lookOf(state, resource), resource, { what: "event", show: (document) => eventView(context, state, document) });
+    return looked(lookOf(state, resource), resource, { what: "event", titled: "Event", show: (document) => eventView(context, state, document) });
   },
 };
 

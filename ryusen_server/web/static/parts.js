@@ -82,10 +82,10 @@ export function failure(error, title = "Failure") {
 }
 
 // One of five looks; `show` draws what there is.
-export function looked(look, resource, { empty, show, what }) {
+export function looked(look, resource, { empty, show, what, titled }) {
   switch (look) {
     case "loading": return h("p.loading", { role: "status" }, `Loading ${what}…`);
-    case "error": return notice("bad", `The ${what} cannot be shown`, resource.error.message, codeOf(resource.error));
+    case "error": return [titled ? h("h1", null, titled) : null, notice("bad", `The ${what} cannot be shown`, resource.error.message, codeOf(resource.error))];
     case "empty": return h("div.empty", null, empty);
     case "stale": return [resource.error ? notice("warn", "This may be old", `${resource.error.message}; trying again.`, codeOf(resource.error)) : null,
       resource.document.items?.length === 0 ? h("div.empty", null, empty) : show(resource.document)];

@@ -29,7 +29,7 @@ export const run = {
     const known = runOf(state, route.id);
     const look = lookOf(state, resource);
     if (look === "loading" && known) return [head(context, known), h("p.loading", { role: "status" }, "Loading run…")];
-    return looked(look, resource, { what: "run", show: (document) => runView(context, state, route, { ...document, ...known }) });
+    return looked(look, resource, { what: "run", titled: "Run", show: (document) => runView(context, state, route, { ...document, ...known }) });
   },
 };
 
@@ -50,7 +50,7 @@ function runView(context, state, route, run) {
     h("div.state", { "aria-label": "How the run stands" },
       h("div", null, h("span.label", null, "Status"), word(say.runWord(run))),
       run.outcome && run.status !== "ended" ? h("div", null, h("span.label", null, "Outcome"), word(say.runWord({ ...run, status: "ended" }))) : null,
-      h("div", null, h("span.label", null, "Recovery"), run.recovery ? word(say.recoveryWord(run.recovery, run.unwind_counts)) : h("span.quiet", null, "none yet")),
+      h("div", null, h("span.label", null, "Recovery"), run.recovery ? word(say.recoveryWord(run.recovery, run.unwind_counts)) : h("span.quiet", null, "none yet"), whyPartial(run)),
       h("div", null, h("span.label", null, run.ended_at_ms === null ? "Running for" : "Took"), h("span", null, say.span(took))),
       h("div", null, h("span.label", null, "Steps"), h("span", null, `${run.steps_completed}/${run.steps_declared}`)),
       run.attention ? h("div", null, h("span.label", null, "Needs"), h("span", null, attention(context, run))) : null),
@@ -66,6 +66,14 @@ function runView(context, state, route, run) {
       { key: name, "aria-current": name === tab ? "page" : null, "data-still": true }))),
     h("div.tab", { key: tab }, PARTS[tab](context, state, route, run)),
   ];
+}
+
+// A recovery that reached less than everything always says why.
+function whyPartial(run) {
+  const skipped = run.unwind.targets.filter((target) => target.state === "skipped");
+  if (!skipped.length) return null;
+  const said = skipped.slice(0, 3).map((target) => `${say.printable(target.step_id)}: ${say.skipReason(target.reason, target.hidden_by)}`);
+  return h("span.quiet", null, said.join("; "), skipped.length > 3 ? ` and ${skipped.length - 3} more` : null);
 }
 
 const DEADLINES = { function: "the function's timeout", policy: "the server's default", invoke: "the invoking step", parent: "the parent run" };
