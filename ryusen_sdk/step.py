@@ -18,6 +18,7 @@ from ryusen_sdk.boundaries import RunStep, StepBoundary, step_failed
 from ryusen_sdk.errors import MisuseError
 from ryusen_sdk.event import Event, EventPayload
 from ryusen_sdk.kinds import InvokeStep, SendStep, SleepStep, SleepUntilStep, WaitStep
+from ryusen_sdk.latch import PassStopped
 from ryusen_sdk.machine import Execute, PassOver, Raise, Replay
 from ryusen_sdk.options import Compensate, Retry, Span
 from ryusen_sdk.recall import recalled
@@ -63,11 +64,15 @@ class StepCall(Coroutine[Any, Any, R]):
         recorded = pass_.replayed(boundary)
         if recorded is not None:
             return cast("R", boundary.read(recorded))
-        reaction = pass_.meet(boundary)
+        try:
+            reaction = pass_.meet(boundary)
+            if isinstance(reaction, Execute):
+                return (yield from self._execute(reaction).__await__())
+        except PassStopped:
+            _expected_of_task()
+            raise
         if isinstance(reaction, Replay):
             return cast("R", boundary.read(reaction.value))
-        if isinstance(reaction, Execute):
-            return (yield from self._execute(reaction).__await__())
         if isinstance(reaction, PassOver):
             return cast("R", recalled(reaction.value))
         raise step_failed(boundary.step_id, reaction.failure)
@@ -102,6 +107,15 @@ class StepCall(Coroutine[Any, Any, R]):
         self._pass.open_calls.pop(self._number, None)
         if self._started is not None:
             self._started.close()
+
+
+def _expected_of_task() -> None:
+    """A task beside the body ends with the pass. Nobody has to look at that end, so `asyncio` is not to report it as overlooked."""
+    import asyncio  # an async body runs, so it is loaded; importing an application stays quick
+
+    task = asyncio.current_task()
+    if task is not None:
+        task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
 
 class Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import logging
 import threading
@@ -297,6 +298,26 @@ async def test_gathered_steps_are_declared_one_at_a_time() -> None:
     assert (await outcome(body, discovery(done("a", text("A")))))["declaration"]["step_id"] == "b"
     ended = await outcome(body, discovery(done("a", text("A")), done("b", text("B"))))
     assert ended["result"] == {"type": "array", "value": [text("A"), text("B")]}
+
+
+@pytest.mark.parametrize("target", [discovery(), forward("a"), forward("b")])
+async def test_a_step_in_a_task_that_the_pass_leaves_behind_is_no_error_that_nobody_saw(
+    target: JsonDict, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def branch(step: Step) -> None:
+        await step.run("b", charge, 2)
+
+    async def body(event: Event, step: Step) -> None:
+        left = [asyncio.create_task(step.run("a", charge, 1)), asyncio.create_task(branch(step))]
+        await asyncio.sleep(0)
+        await step.sleep("c", "1s")
+        await asyncio.gather(*left)
+
+    await outcome(body, target)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert [record.message for record in caplog.records] == []
 
 
 async def test_gathered_branches_run_one_after_the_other_and_give_their_results_in_order() -> None:
