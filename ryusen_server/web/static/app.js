@@ -18,6 +18,7 @@ const SPACING_MS = 150;
 const SPACING_MAX_MS = 3_000;
 const SLOW = { server: 1_000, workers: 1_000, functions: 1_000 };
 const TYPED_MS = 200;
+const DRAWN_MS = 100;
 const FRESH_UI = { fold: false, rows: ROWS, scrolled: 0 };
 
 const $ = (id) => document.getElementById(id);
@@ -28,6 +29,7 @@ let ui = { ...FRESH_UI };
 let dialogs = [];
 let acknowledgements = [];
 let drawing = false;
+let drawnAt = 0;
 let typing = null;
 let live = null;
 const asked = new Map();
@@ -137,7 +139,7 @@ function act(action) {
   const before = state;
   state = reduce(state, action);
   if (state !== before) {
-    draw();
+    drawSoon();
     pump();
   }
 }
@@ -242,8 +244,19 @@ function draw() {
   else requestAnimationFrame(drawNow);
 }
 
+let later = null;
+
+// What changes by itself is drawn ten times a second at most.
+function drawSoon() {
+  if (drawing || later !== null) return;
+  const wait = drawnAt + DRAWN_MS - performance.now();
+  if (wait <= 0) draw();
+  else later = setTimeout(() => { later = null; draw(); }, wait);
+}
+
 function drawNow() {
   drawing = false;
+  drawnAt = performance.now();
   patch($("header"), header());
   patch($("main"), h("div.page", { key: route.path }, route.page.view(context, state, route)));
   patch($("dialogs"), dialogs.map((dialog) => dialog.view()));

@@ -6,12 +6,13 @@ const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "selected"
 const KEPT = Symbol("kept");
 let fresh = [];
 
-// h("td.id", { key, title, onclick }, ...children). Children: texts, numbers, descriptions, lists of them; null and false are nothing.
+// h("td.id", { key, title, onclick }, ...children). Children: texts, numbers, descriptions, lists of them; null and false are nothing. One function
+// in their place is called only if the element is drawn: under the same `memo` as before it is not.
 export function h(tag, props, ...children) {
   const [name, ...classes] = tag.split(".");
   const given = props ?? {};
   const all = classes.concat(given.class ?? []).filter(Boolean).join(" ");
-  return { name, key: given.key, props: all ? { ...given, class: all } : given, children: flat(children, []) };
+  return { name, key: given.key, props: all ? { ...given, class: all } : given, children: typeof children[0] === "function" ? children[0] : flat(children, []) };
 }
 
 function flat(children, into) {
@@ -105,14 +106,15 @@ function update(node, item, svg) {
   const before = node[KEPT].props;
   // The same `memo` as before stands for the same content.
   if (item.props.memo !== undefined && item.props.memo === before.memo) return;
-  if (!item.props.own) reconcile(node, item.children, svg || item.name === "svg");
+  const children = typeof item.children === "function" ? flat([item.children()], []) : item.children;
+  reconcile(node, children, svg || item.name === "svg");
   for (const name of Object.keys(before)) if (!(name in item.props)) set(node, name, null);
   for (const [name, value] of Object.entries(item.props)) if (before[name] !== value) set(node, name, value);
   node[KEPT].props = item.props;
 }
 
 function set(node, name, value) {
-  if (name === "key" || name === "memo" || name === "ref" || name === "own") return;
+  if (name === "key" || name === "memo" || name === "ref") return;
   if (name.startsWith("on")) listen(node, name.slice(2), value);
   else if (name === "style") for (const [rule, said] of Object.entries(value ?? {})) node.style.setProperty(rule, said);
   else if (PROPERTIES.has(name) && node.namespaceURI !== SVG) node[name] = value ?? (name === "value" ? "" : false);

@@ -26,13 +26,13 @@ function isoOf(atMs) {
 export const facts = (...pairs) => h("dl.facts", null, pairs.filter(Boolean).map(([name, ...said]) =>
   h("div", { key: name }, h("dt", null, name), h("dd", null, ...said))));
 
-// A table whose rows keep their elements. Columns: [title, class?]. Rows: { key, cells, props? }.
+// A table whose rows keep their elements. Columns: [title, class?]. Rows: { key, cells, props? }; cells may be a function, for rows with a memo.
 export function table(label, columns, rows, { foot = null, className = "" } = {}) {
   return h("div.scroller", { role: "region", "aria-label": label, tabindex: 0 },
     h("table", { class: className, "aria-label": label },
       h("thead", null, h("tr", null, columns.map(([title, kind]) => h("th", { key: title || "actions", scope: "col", class: kind },
         title || h("span.unseen", null, "Actions"))))),
-      h("tbody", null, rows.map(({ key, cells, props }) => h("tr", { key, ...props }, cells.map((cell, index) =>
+      h("tbody", null, rows.map(({ key, cells, props }) => h("tr", { key, ...props }, () => (typeof cells === "function" ? cells() : cells).map((cell, index) =>
         h("td", { key: String(index), class: columns[index][1], "data-label": columns[index][0] }, cell))))),
       foot));
 }

@@ -12,6 +12,7 @@ import { ago, block, button, copy, eventLink, facts, failure, id, link, looked, 
 
 const TABS = [["timeline", "Timeline"], ["attempts", "Attempts"], ["history", "History"], ["data", "Input and output"], ["logs", "Logs"], ["why", "Why"]];
 const ROWS_FIRST = 200;
+const NOTHING = [];
 
 const runKey = (context, route) => ({ kind: "run", key: `${context.root}/runs/${segment(route.id)}`, id: route.id });
 const historyKey = (context, route) => ({ kind: "history", key: `${context.root}/runs/${segment(route.id)}/history`, id: route.id });
@@ -104,11 +105,11 @@ export const everyAttempt = (run) => [...run.steps.flatMap((step) => step.attemp
 // --- Timeline ---
 
 function timelineTab(context, state, route, run) {
-  const history = resourceOf(state, historyKey(context, route).key)?.document?.items ?? [];
+  const history = resourceOf(state, historyKey(context, route).key)?.document?.items ?? NOTHING;
   const fold = context.ui.fold;
   const plan = timeline.layout(run, history, context.now, { fold });
   if (!plan.rows.length) return h("p.empty", null, "The function has not reached a step yet.");
-  const canFold = fold || timeline.layout(run, history, context.now, { fold: true }).scale.gaps.length > 0;
+  const canFold = fold || timeline.gapsOf(plan.rows, plan.length).length > 0;
   return [
     canFold ? h("label.check", null, h("input", { type: "checkbox", checked: fold, onchange: (event) => context.set({ fold: event.target.checked }) }), "Fold long waits") : null,
     picture(context, run, plan),
@@ -150,7 +151,9 @@ function stepTable(context, run) {
   return [
     table("Steps", [["Step"], ["Kind"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Outcome", "grow"]], rows.map((step) => ({
       key: step.step_id,
-      cells: [id(step.step_id), `${step.kind}${step.has_compensation ? ", can be undone" : ""}`, word(step.state === "pending" && step.attempts.length ? say.attemptWord(step.attempts.at(-1), context.now) : say.stepWord(step)),
+      // A step that is over never changes.
+      props: { memo: step.completed_at_ms === null ? undefined : `${step.state} ${step.completed_at_ms} ${step.attempts.length}` },
+      cells: () => [id(step.step_id), `${step.kind}${step.has_compensation ? ", can be undone" : ""}`, word(step.state === "pending" && step.attempts.length ? say.attemptWord(step.attempts.at(-1), context.now) : say.stepWord(step)),
         tookOf(step.declared_at_ms, step.completed_at_ms), step.attempts.length ? String(step.attempts.length) : "",
         [timeline.stepNote(step), step.state === "pending" && step.due_at_ms !== null ? [" until ", when(step.due_at_ms)] : null,
           step.child_run_id ? [" ", runLink(context, step.child_run_id)] : null, step.event_id ? [" ", eventLink(context, step.event_id)] : null,
@@ -191,12 +194,20 @@ function attemptsTab(context, state, route, run) {
 
 // --- History ---
 
+// History only grows, and is told again only when it has.
+const tellings = new WeakMap();
+
+function told(items) {
+  if (!tellings.has(items)) tellings.set(items, sentences(items));
+  return tellings.get(items);
+}
+
 function historyTab(context, state, route) {
   const resource = resourceOf(state, historyKey(context, route).key);
   return looked(lookOf(state, resource), resource, {
     what: "history", empty: h("p", null, "Nothing has been recorded yet."),
     show: (document) => {
-      const entries = sentences(document.items);
+      const entries = told(document.items);
       const shown = entries.slice(-context.ui.rows);
       return [
         entries.length > shown.length ? button(`Show ${Math.min(500, entries.length - shown.length)} earlier of ${entries.length} transactions`, () => context.set({ rows: context.ui.rows + 500 })) : null,

@@ -21,7 +21,15 @@ export function layout(run, history, nowMs, { fold = false } = {}) {
 }
 
 // The body is run again and again; a pass is repeatable and counts as nothing, and is shown as such.
+const known = new WeakMap();
+
 function discoveryPasses(history, end, begin) {
+  if (!known.has(history)) known.set(history, readPasses(history, begin));
+  const { passes, open } = known.get(history);
+  return open ? [...passes, { from: open.from, to: end - begin, tone: "accent", kind: "pass", title: `discovery pass ${open.pass}, out now` }] : passes;
+}
+
+function readPasses(history, begin) {
   const passes = [];
   let open = null;
   for (const { at_ms: at, records } of history) {
@@ -33,8 +41,7 @@ function discoveryPasses(history, end, begin) {
       if (record.kind === "discovery_queued") open = { from: at - begin, pass: record.pass };
     }
   }
-  if (open) passes.push({ from: open.from, to: end - begin, tone: "accent", kind: "pass", title: `discovery pass ${open.pass}, out now` });
-  return passes;
+  return { passes, open };
 }
 
 export function stepNote(step) {
@@ -83,17 +90,10 @@ function attemptSegments(attempts, begin, end, nowMs) {
   return segments;
 }
 
-// From milliseconds to a share of the width. Folded, a long stretch in which nothing but waiting happens takes little of it.
+// From milliseconds to a share of the width. Folded, gaps take little of it.
 function scale(rows, length, fold) {
   if (!fold) return { at: (ms) => ms / length, gaps: [] };
-  const busy = rows.flatMap((row) => row.segments.filter((one) => one.kind === "attempt" || one.kind === "pass"))
-    .map((one) => [one.from, one.to]).sort((one, other) => one[0] - other[0]);
-  const gaps = [];
-  let until = 0;
-  for (const [from, to] of [...busy, [length, length]]) {
-    if (from - until > Math.max(1000, length * GAP_SHARE)) gaps.push([until, from]);
-    until = Math.max(until, to);
-  }
+  const gaps = gapsOf(rows, length);
   const kept = length - gaps.reduce((sum, [from, to]) => sum + to - from, 0);
   const unit = Math.max(kept, 1) / (1 - FOLDED_SHARE * gaps.length);
   const at = (ms) => {
@@ -107,6 +107,19 @@ function scale(rows, length, fold) {
     return share + Math.max(0, ms - last) / unit;
   };
   return { at, gaps };
+}
+
+// Stretches in which nothing but waiting happens, long enough to be worth folding.
+export function gapsOf(rows, length) {
+  const busy = rows.flatMap((row) => row.segments.filter((one) => one.kind === "attempt" || one.kind === "pass"))
+    .map((one) => [one.from, one.to]).sort((one, other) => one[0] - other[0]);
+  const gaps = [];
+  let until = 0;
+  for (const [from, to] of [...busy, [length, length]]) {
+    if (from - until > Math.max(1000, length * GAP_SHARE)) gaps.push([until, from]);
+    until = Math.max(until, to);
+  }
+  return gaps;
 }
 
 // Instants for the axis: round steps, about `most` of them.
