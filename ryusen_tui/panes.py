@@ -6,7 +6,7 @@ Loading, empty, failed, stale and without a server are five different sights, so
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 from textual.containers import Vertical
@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from ryusen_tui import tables
-from ryusen_tui.board import Board, Topic
+from ryusen_tui.board import Topic
 from ryusen_tui.filtering import NotAFilter, run_filter
 from ryusen_tui.spans import Glyphs, Line, Span, foreign, own
 from ryusen_tui.story import server_lines
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from ryusen_protocol.api import FunctionDocument
     from ryusen_tui.app import Dashboard
     from ryusen_tui.feed import Feed
 
@@ -34,37 +35,22 @@ PANES: Final[tuple[PaneName, ...]] = ("runs", "unknown", "events", "workers", "f
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """One list: which snapshot it shows, how, and what it says when there is nothing."""
+    """One list: which snapshot it shows, how, and what it says when there is nothing.
+
+    `moved_ms` is the instant from which a row tells an age; with the document it is all that a row is made of.
+    """
 
     title: str
     topic: Topic
     columns: tuple[Column, ...]
-    rows: Callable[[Board, Glyphs, int], list[Row] | None]
+    row: Callable[[Any, Glyphs, int], Row]
+    moved_ms: Callable[[Any], int | None]
     empty: tuple[str, ...]
 
 
-def _runs(board: Board, glyphs: Glyphs, now_ms: int) -> list[Row] | None:
-    return None if board.runs is None else [tables.run_row(one, glyphs, now_ms=now_ms) for one in board.runs]
-
-
-def _unknown(board: Board, glyphs: Glyphs, now_ms: int) -> list[Row] | None:
-    if board.unknown is None:
-        return None
-    oldest = sorted(board.unknown, key=lambda one: (one.unknown_at_ms or 0, one.attempt_id))
-    return [tables.unknown_row(one, glyphs, now_ms=now_ms) for one in oldest]
-
-
-def _events(board: Board, glyphs: Glyphs, now_ms: int) -> list[Row] | None:
-    return None if board.events is None else [tables.event_row(one, glyphs, now_ms=now_ms) for one in board.events]
-
-
-def _workers(board: Board, glyphs: Glyphs, now_ms: int) -> list[Row] | None:
-    return None if board.workers is None else [tables.worker_row(one, glyphs, now_ms=now_ms) for one in board.workers]
-
-
-def _functions(board: Board, glyphs: Glyphs, now_ms: int) -> list[Row] | None:
+def _function_row(function: FunctionDocument, glyphs: Glyphs, now_ms: int) -> Row:
     del now_ms
-    return None if board.functions is None else [tables.function_row(one, glyphs) for one in board.functions]
+    return tables.function_row(function, glyphs)
 
 
 SPECS: Final[dict[str, Spec]] = {
@@ -72,29 +58,40 @@ SPECS: Final[dict[str, Spec]] = {
         title="Runs",
         topic="runs",
         columns=tables.RUNS,
-        rows=_runs,
+        row=lambda one, glyphs, now_ms: tables.run_row(one, glyphs, now_ms=now_ms),
+        moved_ms=lambda one: one.created_at_ms,
         empty=("No run yet.", "s sends an event; a function that it triggers makes a run."),
     ),
     "unknown": Spec(
         title="Unknown",
         topic="unknown",
         columns=tables.UNKNOWN,
-        rows=_unknown,
+        row=lambda one, glyphs, now_ms: tables.unknown_row(one, glyphs, now_ms=now_ms),
+        moved_ms=lambda one: one.unknown_at_ms,
         empty=("Nothing is Unknown.", "An effect whose outcome nobody can establish would wait for you here."),
     ),
-    "events": Spec(title="Events", topic="events", columns=tables.EVENTS, rows=_events, empty=("No event yet.", "s sends one.")),
+    "events": Spec(
+        title="Events",
+        topic="events",
+        columns=tables.EVENTS,
+        row=lambda one, glyphs, now_ms: tables.event_row(one, glyphs, now_ms=now_ms),
+        moved_ms=lambda one: one.received_at_ms,
+        empty=("No event yet.", "s sends one."),
+    ),
     "workers": Spec(
         title="Workers",
         topic="workers",
         columns=tables.WORKERS,
-        rows=_workers,
+        row=lambda one, glyphs, now_ms: tables.worker_row(one, glyphs, now_ms=now_ms),
+        moved_ms=lambda one: one.last_contact_at_ms,
         empty=("No worker has connected.", "ryusen worker app.py starts one; runs wait until then."),
     ),
     "functions": Spec(
         title="Functions",
         topic="functions",
         columns=tables.FUNCTIONS,
-        rows=_functions,
+        row=_function_row,
+        moved_ms=lambda one: None,  # noqa: ARG005 - a function has no age
         empty=("No application is published.", "A worker publishes its functions when it starts."),
     ),
 }
@@ -178,6 +175,7 @@ class ListPane(Pane):
     def __init__(self, name: PaneName, dashboard: Dashboard) -> None:
         super().__init__(name, dashboard)
         self.spec = SPECS[name]
+        self._made: dict[int, tuple[object, str, Row]] = {}
         self.table = Table(self.spec.columns, dashboard.glyphs, id=f"{name}-table")
 
     def compose(self) -> ComposeResult:
@@ -202,7 +200,7 @@ class ListPane(Pane):
     def show(self) -> None:
         """Rows, or which of the five sights it is."""
         feed, glyphs = self.feed, self._dashboard.glyphs
-        rows = self.spec.rows(feed.board, glyphs, _now_ms())
+        rows = self._rows()
         error = feed.errors.get(self.spec.topic)
         is_old = feed.contact in {"reconnecting", "stale"} or error is not None
         title: list[Span] = [own(f" {self.spec.title}", strong=True)]
@@ -219,6 +217,25 @@ class ListPane(Pane):
         elif is_old and rows is not None:
             title.append(own("   as it was before contact was lost", "warn"))
         self.query_one(f"#{self.place}-title", Bar).put(tuple(title))
+
+    def _rows(self) -> list[Row] | None:
+        """The rows; of what is as it was, and as old to the second, those of the last time."""
+        documents = cast("tuple[Any, ...] | None", getattr(self.feed.board, self.spec.topic))
+        if documents is None:
+            return None
+        if self.place == "unknown":
+            documents = tuple(sorted(documents, key=lambda one: (one.unknown_at_ms or 0, one.attempt_id)))
+        glyphs, now_ms = self._dashboard.glyphs, _now_ms()
+        before, self._made = self._made, {}
+        rows: list[Row] = []
+        for document in documents:
+            old = tables.age(self.spec.moved_ms(document), now_ms)
+            known = before.get(id(document))
+            if known is None or known[0] is not document or known[1] != old:
+                known = (document, old, self.spec.row(document, glyphs, now_ms))
+            self._made[id(document)] = known
+            rows.append(known[2])
+        return rows
 
     def _nothing(self) -> list[Line]:
         if self.filter:
