@@ -12,7 +12,22 @@ from typing import Any
 
 import typer
 
-from ryusen_cli.commands import about, conformance, deploy, doctor, functions, inspect, keeping, local, runs, scaffold, send, tui, unknown
+from ryusen_cli.commands import (
+    about,
+    backup,
+    conformance,
+    deploy,
+    doctor,
+    functions,
+    inspect,
+    keeping,
+    local,
+    runs,
+    scaffold,
+    send,
+    tui,
+    unknown,
+)
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
 from ryusen_cli.output import Output
@@ -45,6 +60,7 @@ def build() -> typer.Typer:
     _add_group(root, "conformance", "Hold an SDK or a server of any language to the fixtures of the protocol.", {
         "worker": conformance.worker, "http": conformance.http, "server": conformance.server,
     })  # fmt: skip
+    _add(root, "backup", backup.backup)
     _add(root, "prune", keeping.prune)
     _add(root, "init", scaffold.init)
     _add(root, "doctor", doctor.doctor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import logging
 import random
 import threading
@@ -84,6 +85,8 @@ class Line:
         self._timer: asyncio.TimerHandle | None = None
         self._answers: deque[tuple[Invocation, Answer]] = deque()
         self._is_flush_due = False
+        self._context = contextvars.Context()
+        """What callers bring along, such as the callback that a signal interrupted, has no business on this thread."""
         self._printing: deque[Lines] = deque()
         self._is_print_due = False
         self._watch = LoopWatch(host.loop)
@@ -119,7 +122,7 @@ class Line:
 
     def _call(self, call: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(call, context=self._context)
         except RuntimeError:
             return  # the loop has ended, and with it what the call was for
 
