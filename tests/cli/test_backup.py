@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 from pathlib import Path
 
@@ -16,6 +15,10 @@ from ryusen_server.store.sqlite.schema import SCHEMA_VERSION
 from tests.cli.told import ryusen
 from tests.store.builders import begins, commit, moves, run_row
 from tests.store.harness import opened
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 async def test_a_copy_under_writes_is_one_moment_and_opens_as_a_database(tmp_path: Path) -> None:
@@ -38,7 +41,7 @@ async def test_a_copy_under_writes_is_one_moment_and_opens_as_a_database(tmp_pat
     told = json.loads(done.stdout)
     assert told == {"path": str(copy), "bytes": copy.stat().st_size, "schema_version": SCHEMA_VERSION}
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert {name for name in os.listdir(tmp_path) if name.startswith((".", "copy"))} == {"copy.db"}, "one file, and no leftovers"
+    assert {name for name in names(tmp_path) if name.startswith((".", "copy"))} == {"copy.db"}, "one file, and no leftovers"
     async with opened(copy) as store:
         history = [row.position for row in await store.history(RunId("run_1"))]
         assert history[0] == position
