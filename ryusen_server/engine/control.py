@@ -97,7 +97,7 @@ class Control:
         after: EventId | None = None
         while page := await self._store.pending_fan_outs(after=after, limit=256):
             for event_id in page:
-                await self.resume_fan_out(event_id)
+                await self._resume_alone(event_id)
             after = page[-1]
 
     async def _read_heads(self) -> None:
@@ -424,13 +424,17 @@ class Control:
     async def retry_fan_outs(self) -> None:
         """Take up again what a failed commit interrupted. Raises `StorageUnavailable`, with the rest kept for later."""
         for event_id in sorted(self._retry):
-            try:
-                await self.resume_fan_out(event_id)
-            except StorageUnavailable:
-                raise
-            except Exception:  # kept in the store, for a start to find
-                log.exception("event %s could not be expanded any further", event_id)
+            await self._resume_alone(event_id)
             self._retry.discard(event_id)
+
+    async def _resume_alone(self, event_id: EventId) -> None:
+        """As `resume_fan_out`; a defect of this event is told and keeps no other from going on. It stays in the store as it is."""
+        try:
+            await self.resume_fan_out(event_id)
+        except StorageUnavailable:
+            raise
+        except Exception:
+            log.exception("event %s could not be expanded any further", event_id)
 
 
 class _Durable(msgspec.Struct, frozen=True):

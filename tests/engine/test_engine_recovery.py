@@ -12,6 +12,7 @@ from ryusen_protocol.ids import EventId, RoutingGeneration, RunId, StepId, Works
 from ryusen_server.core.decision import SettleParent
 from ryusen_server.core.routing import RoutingTable
 from ryusen_server.core.rows import EventRow
+from ryusen_server.engine.control import Control
 from ryusen_server.ports.store import StorageUnavailable
 from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import FakeWorker, Step, body, error
@@ -256,7 +257,8 @@ async def test_one_run_that_was_out_and_cannot_be_read_keeps_no_server_from_star
         assert await bench.ended(broken) == ("succeeded", "not_required")
 
 
-async def test_what_cannot_be_carried_out_keeps_nothing_else_from_going_on_after_a_fault() -> None:
+async def test_what_cannot_be_carried_out_keeps_nothing_else_from_going_on_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Control, "_stored_table", _no_table)
     async with Bench() as bench:
         bench.expect_errors = True
         worker = await bench.serving(body(Step("a"), Step("b")))
@@ -265,7 +267,6 @@ async def test_what_cannot_be_carried_out_keeps_nothing_else_from_going_on_after
         bench.memory.failing_commits.add(bench.memory.commits + 1)
         bench.engine._families._later(SettleParent(RunId("rn_gone"), RunId("rn_parent"), StepId("pack")))
         bench.engine._control._retry.add(EventId("ev_odd"))
-        bench.engine._control._stored_table = _no_table  # type: ignore[method-assign]
         bench.memory._events[EventId("ev_odd")] = EventRow(
             EventId("ev_odd"), DEFAULT, "odd", b"", {}, 0, RoutingGeneration("rg_gone"), 1, 0
         )
@@ -273,9 +274,11 @@ async def test_what_cannot_be_carried_out_keeps_nothing_else_from_going_on_after
         await bench.advance(5_000, beating=[worker])  # less than a walk of the wake index would take
         assert await bench.ended(run_id) == ("succeeded", "not_required")
         assert len(bench.errors.records) == 2
+        await bench.restart()
+        assert len(bench.errors.records) == 3, "a start meets it again, and goes on"
 
 
-async def _no_table(workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
+async def _no_table(_: Control, workspace: Workspace, generation: RoutingGeneration) -> RoutingTable:
     raise AssertionError(f"{generation} of {workspace} names a manifest that is not stored")
 
 
