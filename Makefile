@@ -14,7 +14,7 @@ REQUESTS ?= 20000
 .PHONY: fuzz-api screenshots dev test check lint types layers bench simulate mutants network-faults fuzz conformance tour clean help
 
 help:
-	@echo 'make dev     server and worker on an example; Ctrl+C stops them'
+	@echo 'make dev     dashboard, server and worker on an example; q stops them (plain log without a terminal)'
 	@echo 'make test    the tests'
 	@echo 'make check   what CI runs: format, lint, layers, types, tests'
 	@echo 'make bench   measure; prints ratios and figures'
@@ -28,7 +28,7 @@ help:
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
-	@exec $(BIN)/ryusen dev $(TARGET)
+	@exec $(BIN)/ryusen dev $(TARGET) --tui
 
 # An SDK passes the conformance suites before anything else is tried with it.
 conformance: $(VENV)/.development
