@@ -360,6 +360,7 @@ class Runs:
     ) -> None:
         """Submit a decision on the run, and whatever commits with it, as one transaction."""
         self._resting.pop(live.run.run_id, None)
+        live.uncommitted += 1  # first of all: a child that is born may push runs from memory, and this one is not as it is stored
         before = live.wait
         write = self.write(live, decision.records, touched, now_ms, new=False)
         writes: list[Write] = [write]
@@ -368,7 +369,6 @@ class Runs:
         writes += [ObligationWrite(obligation, live.run.workspace, live.run.application) for obligation in decision.obligations]
         if beside is not None:
             writes.append(beside)
-        live.uncommitted += 1
         ended = live.run.status == "ended"
         if live.wait is not None and before is None:
             self._waited.begin((live.wait.workspace, live.wait.event_name))

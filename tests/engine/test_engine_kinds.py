@@ -473,6 +473,23 @@ async def test_a_child_is_an_ordinary_run_whose_result_completes_the_parents_ste
         assert nothing_is_left(bench)
 
 
+async def test_a_parent_stays_in_memory_until_the_birth_of_its_child_is_durable() -> None:
+    async with Bench(runs_in_memory=1) as bench:
+        worker = await serving(bench, functions=("g",), f=body(invoke("pack", "g")), g=body(sleep("rest", LONG_MS)))
+        worker.holding("discovery")
+        run_id = await bench.begin()
+        bench.memory.hold()
+        worker.release_all()
+        await bench.settle()
+        cancelled = asyncio.create_task(bench.cancel(run_id))
+        await bench.settle()
+        bench.memory.release()
+        await cancelled
+        await bench.settle()
+        assert await bench.ended(run_id) == ("cancelled", "not_required")
+        assert (await bench.row(await child_of(bench, run_id))).outcome == "cancelled"
+
+
 async def test_the_end_of_a_child_reaches_its_parent_though_a_restarted_server_cannot_read_at_first() -> None:
     async with Bench() as bench:
         worker = await serving(bench, functions=("g",), f=body(invoke("pack", "g")), g=body(answer=1))
