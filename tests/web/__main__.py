@@ -150,7 +150,7 @@ def first_content(at: Shop, name: str, path: str, selector: str, request: str) -
     page.reload()
     shown_ms = page.evaluate(FIRST_ROW, selector)
     answered_ms = page.evaluate(
-        "path => performance.getEntriesByType('resource').find(one => one.name.includes(path))?.responseEnd", request
+        "path => performance.getEntriesByType('resource').find(one => one.name.endsWith(path))?.responseEnd", request
     )
     print(f"{name}: first content {shown_ms - answered_ms:.0f} ms after its answer, {shown_ms:.0f} ms after the navigation began")
     page.context.close()

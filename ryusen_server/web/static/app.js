@@ -200,7 +200,12 @@ async function begin() {
     } catch (error) {
       act({ type: "stream", state: error instanceof Refused ? "refused" : "reconnecting", why: error.message });
       context.failed(error);
-      if (error instanceof Refused && error.status < 500) return;
+      if (error instanceof Refused && error.status < 500) {
+        const told = { message: error.message, code: error.code, status: error.status };
+        for (const { key } of Object.values(state.resources)) act({ type: "failed", key, error: told });
+        if (error.status === 403) open(new Token(context, error.message));
+        return;
+      }
       await new Promise((resolve) => setTimeout(resolve, 500));
     }
   }
