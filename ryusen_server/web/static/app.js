@@ -2,7 +2,7 @@
 // they do. Decides nothing about runs.
 
 import { Lost, Refused, ask, segment, token } from "./api.js";
-import { Cancel, Help, Resolve, Send, Token } from "./dialogs.js";
+import { Cancel, Help, Resolve, Send, Token, pendingIntents } from "./dialogs.js";
 import { h, patch } from "./dom.js";
 import { Live } from "./live.js";
 import { EMPTY, due, reduce, resourceOf } from "./model.js";
@@ -52,6 +52,8 @@ const context = {
   get narrow() { return innerWidth < 700; },
   get ui() { return ui; },
   get acknowledgements() { return acknowledgements; },
+  // Attempts that a command was sent for whose answer never came.
+  get owed() { return dialogs.length ? [] : Object.values(pendingIntents()).map((intent) => intent.attempt); },
   draw: () => draw(),
   set(values) { ui = { ...ui, ...values }; draw(); },
   // A workspace other than the usual one stays in every address.

@@ -151,8 +151,10 @@ export class Resolve extends Dialog {
   }
 
   async submit() {
-    if (this.mutation.state === "sending" || this.mutation.state === "done" || this.over) return;
-    if (this.mutation.state !== "lost") {
+    const lost = this.mutation.state === "lost";
+    // What a lost command did is asked under its key, though the attempt may be settled by now: by that very command.
+    if (this.mutation.state === "sending" || this.mutation.state === "done" || (this.over && !lost)) return;
+    if (!lost) {
       const { command } = this.command();
       if (!command) return;
       const said = JSON.stringify(command);
@@ -160,7 +162,7 @@ export class Resolve extends Dialog {
       if (this.intent?.said !== said) {
         const key = freshKey();
         const body = JSON.stringify({ version: 1, attempt_id: this.attempt.attempt_id, attempt_generation: this.attempt.attempt_generation, idempotency_key: key, command });
-        this.intent = { said, key, body, choice: this.choice };
+        this.intent = { said, key, body, choice: this.choice, attempt: this.attempt };
       }
     }
     keepIntent(this.slot, this.intent);
@@ -180,13 +182,13 @@ export class Resolve extends Dialog {
     return this.frame(
       this.identity(),
       done ? h("div.done", { role: "status" }, notice("good", "Settled", null, null, h("p", null, acknowledgement(this.context, { attempt, document: mutation.answer })))) : null,
-      !done && this.over ? h("div", { role: "alert" }, notice("warn", "It was settled meanwhile", `${say.attemptWord(latest, this.context.now).text}${latest.settled_by ? `, by the ${latest.settled_by}` : ""}. Nothing is left to decide here.`)) : null,
+      !done && this.over && mutation.state !== "lost" && mutation.state !== "sending" ? h("div", { role: "alert" }, notice("warn", "It was settled meanwhile", `${say.attemptWord(latest, this.context.now).text}${latest.settled_by ? `, by the ${latest.settled_by}` : ""}. Nothing is left to decide here.`)) : null,
       done ? null : h("fieldset.choices", { disabled: locked }, h("legend", null, "What happened?"), CHOICES.map((choice) => this.choiceView(choice, wrong))),
       lostNotice(mutation, "The command", "Send it again: under the same key it counts once, and you are told its first answer."), refusedNotice(mutation),
       !locked && why && this.choice ? h(`p.hint${wrong ? ".tone-bad" : ""}`, { id: "resolve-hint", "aria-live": "polite" }, why) : null,
       h("div.buttons", null,
         button(done || this.over ? "Close" : "Cancel", () => this.close(), { key: "close", ref: (node) => setTimeout(() => node.focus()) }),
-        done || (this.over && mutation.state !== "lost") ? null : mutation.state === "lost"
+        done || (this.over && mutation.state !== "lost" && mutation.state !== "sending") ? null : mutation.state === "lost"
           ? h("button.primary", { type: "submit", key: "again", "data-confirm": true }, "Send again under the same key")
           : h("button.primary", { type: "submit", key: "confirm", "data-confirm": true, disabled: locked || Boolean(why) }, mutation.state === "sending" ? "Sending…" : "Confirm")));
   }
@@ -252,7 +254,7 @@ export class Resolve extends Dialog {
 }
 
 // An answer that was lost is still owed when the dialog, or the page, is opened again.
-function pendingIntents() {
+export function pendingIntents() {
   try {
     return JSON.parse(sessionStorage.getItem(INTENTS) ?? "{}");
   } catch {

@@ -131,8 +131,17 @@ export const resolveButton = (context, attempt) => button("Resolve", () => conte
   { class: "primary", "data-resolve": true, "aria-label": `Resolve ${say.printable(attempt.step_id)}, attempt ${attempt.attempt}` });
 
 export function acknowledgements(context, runId) {
-  const list = context.acknowledgements.filter((one) => runId === null || one.attempt.run_id === runId);
-  if (!list.length) return null;
+  const concerned = (attempt) => runId === null || attempt.run_id === runId;
+  const list = context.acknowledgements.filter((one) => concerned(one.attempt));
+  return [
+    context.owed.filter(concerned).map((attempt) => notice("warn", "An answer was lost",
+      `the command for step ${say.printable(attempt.step_id)}, attempt ${attempt.attempt}, may have been carried out or not.`, null,
+      h("p", null, button("Find out", () => context.openResolve(attempt))))),
+    list.length ? acknowledged(context, list) : null,
+  ];
+}
+
+function acknowledged(context, list) {
   return h("section.acknowledged", { "aria-label": "Settled here" }, h("h2", null, "Settled here"),
     h("ul", null, list.map((one) => h("li", { key: one.key }, acknowledgement(context, one)))));
 }
