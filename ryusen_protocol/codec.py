@@ -60,7 +60,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _UNKNOWN: Final = re.compile(r"Invalid (?:enum )?value (.*?)(?: - at `(.*)`)?", re.DOTALL)
 _SHOWN_CHARACTERS_MAX: Final = 64
 
-Document = TypeVar("Document", WorkerFrame, ServerFrame, Outcome, Invocation)
+Document = TypeVar("Document", WorkerFrame, ServerFrame, Outcome, OutcomeWithoutLogs, Invocation)
 
 
 def decode_worker_frame(data: str | bytes) -> WorkerFrame:
@@ -123,10 +123,7 @@ def _without_logs(data: str | bytes, refused: MalformedDocument) -> Outcome:
     """What is left of an outcome of which only the lines cannot be read; else why the rest of it cannot, or what was raised before."""
     if "`$.logs" not in refused.why:
         raise refused
-    try:
-        read = _OUTCOMES_WITHOUT_LOGS.decode(data)
-    except msgspec.ValidationError as other:
-        raise _refusal(data, str(other)) from None
+    read = _decode(_OUTCOMES_WITHOUT_LOGS, data)
     return Outcome(read.protocol_version, read.request_id, read.run_id, read.outcome)
 
 

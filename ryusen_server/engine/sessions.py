@@ -214,7 +214,6 @@ class Sessions:
         decision = self._runs.apply(live, command, rides=True)
         if isinstance(decision, Refusal):
             raise AssertionError("an answer is never refused")
-        self._dispatcher.offer(live)
         disposition = decision.disposition or "discarded"
 
         def acknowledge(error: StorageUnavailable | None) -> None:
@@ -224,6 +223,7 @@ class Sessions:
                     self._logs.answered(run, outcome.request_id, outcome.logs, late=disposition == "stale")
 
         self._runs.when_durable(live, acknowledge)
+        self._dispatcher.offer(live)  # after it, so that a retry that is due at once does not overtake the acknowledgement
 
     def printed(self, session_id: SessionId, frame: Log) -> None:
         """Lines of a callback that runs. Those of an attempt nobody knows of are nobody's."""

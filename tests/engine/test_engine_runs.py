@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from ryusen_protocol.declarations import RetryPolicy
+from ryusen_protocol.frames import Invoke, OutcomeAck
 from ryusen_protocol.outcome import RejectedBeforeStart
 from ryusen_protocol.problems import Problem
 from ryusen_server.engine.views import StoppedRun
@@ -418,3 +419,22 @@ async def test_waiters_are_told_of_the_end_and_of_the_expansion_after_the_commit
         bench.engine.waiters.forget(expanded)
         assert not bench.engine.waiters._waiting
         assert not bench.engine.waiters._key_of
+
+
+async def test_a_retry_that_is_due_at_once_does_not_overtake_the_acknowledgement_of_the_failure() -> None:
+    at_once = RetryPolicy(max_attempts=2, initial_ms=0, maximum_ms=0, jitter=0.0)
+    async with Bench() as bench:
+        worker = await bench.serving(body(Step("a", forward=[error(), None], retry=at_once)))
+        run_id = await bench.begin()
+        await bench.settle()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+        assert worker.channel is not None
+        first, second = (invocation.request_id for invocation in worker.of("forward", "a"))
+        of_attempts = {first: "first", second: "second"}
+        order: list[str] = []
+        for frame in worker.channel.frames:
+            if isinstance(frame, OutcomeAck):
+                order.append(f"{of_attempts[frame.request_id]} acknowledged")
+            elif isinstance(frame, Invoke) and frame.invocation.request_id in of_attempts:
+                order.append(f"{of_attempts[frame.invocation.request_id]} out")
+        assert order == ["first out", "first acknowledged", "second out", "second acknowledged"]

@@ -244,7 +244,7 @@ function logsTab(context, state, route) {
         log.attempt_generation > 1 ? h("span.quiet", null, ` generation ${log.attempt_generation}`) : null),
       h("ol.logs", null, log.lines.slice(-context.ui.rows).map((line, index) => h("li", { key: `${index} ${line.at_ms}`, class: LOUD.has(line.level) ? "loud" : null },
         when(line.at_ms, { short: true }), h("span.level", null, say.printable(line.level)), h("span.text", null, say.printable(line.text, true))))))),
-      document.next_cursor ? h("p.quiet", null, `These are the first ${document.items.length} attempts with logs. All of them: `, h("code", null, `ryusen runs logs ${say.printable(route.id)}`)) : null,
+      document.next_cursor ? h("p.quiet", null, `These are the first ${document.items.length} attempts with logs. All of them: `, h("code", null, `ryusen runs show ${say.printable(route.id)}`)) : null,
     ],
   });
 }
