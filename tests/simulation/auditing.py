@@ -22,7 +22,11 @@ from ryusen_server.core.commands.answer_discovery import AnswerDiscovery
 from ryusen_server.core.commands.lose_contact import LoseContact
 from ryusen_server.core.commands.lose_discovery import LoseDiscovery
 from ryusen_server.core.commands.never_began import NeverBegan
+from ryusen_server.core.commands.request_stop import ParentStopped
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt
+from ryusen_server.core.commands.settle_child import ChildEnded
+from ryusen_server.core.commands.settle_timer import TimerDue
+from ryusen_server.core.commands.settle_wait import EventMatched, WaitTimedOut
 from ryusen_server.core.decide import Command
 from ryusen_server.core.decision import Decision, Refusal
 from ryusen_server.core.projection import attempt_row, run_row
@@ -42,7 +46,9 @@ from ryusen_server.core.settlement import DEFAULT_COMPENSATION
 from ryusen_server.core.state import Run
 from ryusen_server.ports.store import OperatorWrite, RunWrite, Unit
 from tests.core import invariants
-from tests.core.invariants import Responded, Started, Submitted, Watch
+from tests.core.invariants import Matched, Responded, Started, Submitted, Watch
+from tests.simulation.kinship import Change, Kinship
+from tests.simulation.waits import Waits
 
 AT_EVERY_TRANSITION: tuple[Callable[[Watch], None], ...] = (
     invariants.invariant_02_1_one_thing_at_a_time,
@@ -58,6 +64,7 @@ class Observed(msgspec.Struct, frozen=True):
     """A decision that has records, and what was true when it was taken."""
 
     command: Command
+    decision: Decision
     records: tuple[Record, ...]
     open_request: RequestId | None
     open_pass: RequestId | None
@@ -91,6 +98,8 @@ class Auditor:
         self.misspoken: set[RequestId] = set()
         """Requests answered wrongly in a worker's name, whose real answer is still to come: the SDK, which knows nothing of the wrong
         one, must not take the word about it for the word about its own."""
+        self.kinship = Kinship(self.runs)
+        self.waits = Waits()
         self._operations: dict[OperationId, tuple[RunId, StepId, str]] = {}
         self._attempts: dict[AttemptId, RunId] = {}
         self._requests: dict[RequestId, RunId] = {}
@@ -117,6 +126,7 @@ class Auditor:
         pending.append(
             Observed(
                 command,
+                answer,
                 tuple(answer.records),
                 attempt.request_id if unresolved and attempt is not None else None,
                 None if run.dispatch is None else run.dispatch.request_id,
@@ -133,13 +143,14 @@ class Auditor:
     def committed(self, unit: Unit, last_position: int) -> None:
         """A unit is durable; nobody has been told."""
         position = last_position - len(unit.writes)
-        runs = sum(isinstance(write, RunWrite) for write in unit.writes)
+        changes: list[Change] = []
         for write in unit.writes:
             position += 1
             if isinstance(write, RunWrite):
-                self._run_committed(write, position)
+                changes.append(self._run_committed(write, position))
             elif isinstance(write, OperatorWrite):
-                assert runs == 1, "invariant 21: an operator's answer is kept apart from what it did"
+                assert changes, "invariant 21: an operator's answer is kept apart from what it did"
+        self.kinship.committed(unit, changes)
 
     def rolled_back(self, unit: Unit) -> None:
         """A unit is lost."""
@@ -153,7 +164,7 @@ class Auditor:
             audit.pending.clear()
         self._early.clear()
 
-    def _run_committed(self, write: RunWrite, position: int) -> None:
+    def _run_committed(self, write: RunWrite, position: int) -> Change:
         records = folding.decode_records(write.records)
         row = HistoryRow(position, write.at_ms, write.records)
         audit = self.runs.get(write.run_id)
@@ -174,8 +185,10 @@ class Auditor:
         audit.watch.commit(row, records)
         if seen is not None:
             self._note(audit, seen, position, write.at_ms)
+        self.waits.committed(audit.shadow, records, position)
         self._check_rows(audit, write)
         self.check(audit)
+        return Change(audit.shadow, records, None if seen is None else seen.decision, write.at_ms)
 
     def _check_ownership(self, audit: RunAudit, records: list[Record], run_id: RunId) -> None:
         for record in records:
@@ -204,7 +217,10 @@ class Auditor:
 
     def _note(self, audit: RunAudit, seen: Observed, position: int, at_ms: int) -> None:
         watch, command = audit.watch, seen.command
+        watch.decided[position] = seen.decision
         match command:
+            case EventMatched():
+                watch.matched[position] = Matched(position, command.accepted_at_ms, command.accepted_position, command.registered_position)
             case AnswerAttempt():
                 generation = command.outcome.attempt_generation
                 if isinstance(command.outcome, RejectedBeforeStart):
@@ -300,6 +316,8 @@ class Auditor:
         for audit in self.runs.values():
             if not audit.is_sound:
                 self.check(audit, fully=True)
+        self.kinship.check()
+        self.waits.check()
 
     def results(self, run_id: RunId) -> dict[StepId, Any]:
         """What the history says each step and each undo came to."""
@@ -328,10 +346,17 @@ def _check_backoff(run: Run, failed: AttemptSettled, queued: AttemptQueued, at_m
     assert wait_ms - spread_ms <= waits_ms <= wait_ms + spread_ms, f"invariant 23: {queued.attempt_id} waits {waits_ms} ms, not {wait_ms}"
 
 
+_LATE = LoseContact | LoseDiscovery | NeverBegan | TimerDue | EventMatched | WaitTimedOut | ChildEnded | ParentStopped
+"""Commands that may come to nothing because something else was first."""
+
+
 def state_of(run: Run) -> str:
     """Where a run stands: its status, and the pass or attempt it waits for."""
     if run.discovery_pass is not None:
         return f"{run.status}, pass {'out' if run.dispatch is not None else 'queued'}"
+    step = run.pending_step()
+    if step is not None and step.kind != "run":
+        return f"{run.status}, {step.kind}"
     attempt = run.current_attempt()
     return run.status if attempt is None else f"{run.status}, {attempt.state}"
 
@@ -342,7 +367,7 @@ def word_of(command: Command, answer: Decision | Refusal) -> str:
     if isinstance(command, ResolveAttempt):
         refused = isinstance(answer, Refusal) and answer.code == "stale"
         return f"{name}({'refused' if refused else type(command.resolution).__name__})"
-    if isinstance(command, LoseContact | LoseDiscovery | NeverBegan) and isinstance(answer, Decision):
+    if isinstance(command, _LATE) and isinstance(answer, Decision):
         return name if answer.records or answer.notes else f"{name}(late)"
     outcome = getattr(command, "outcome", None)
     if outcome is None or isinstance(answer, Refusal):

@@ -11,19 +11,32 @@ from tests.simulation.world import World
 PATIENCE_S = 1_800
 CLOCK_IS_WRONG_S = 20
 """What needs no instant has to go on under a clock that went back; what waits for one may wait until the clock is set right."""
-LONGEST_SILENCE_S = 40
-"""After this a connection to a worker that is gone without a word has been given up."""
+LONGEST_SILENCE_S = 70
+"""After this a connection to a worker that is gone without a word has been given up, and an exchange that nobody answers."""
 
 
 async def calm(life: Life) -> None:
-    """Stop the faults and wait. Old code drains first; then the last release comes, with every function and no id twice."""
+    """Stop the faults and wait. Old code drains first; then the last release comes, in which nothing blocks a run."""
     world = life.world
     world.trace("calm")
     world.faults.calm()
     world.conditions.slow = 0.0
+    for site in world.server.sites:
+        site.trouble = 0.0
     world.outside.calm = True
     world.server.start()
     await life.finish_errands()
+    await _replace_code(life)
+    await _end_runs(life)
+    await life.finish_errands()
+    for _ in range(LONGEST_SILENCE_S):
+        await asyncio.sleep(1)
+        if _is_quiet(world):
+            break
+
+
+async def _replace_code(life: Life) -> None:
+    world = life.world
     for worker in world.workers():
         worker.resume()
         worker.drain()
@@ -37,6 +50,11 @@ async def calm(life: Life) -> None:
     for deployment in world.deployments:
         deployment.current = deployment.last_release(world.functions[deployment.scope])
         world.start_worker(deployment, release=deployment.current, capacity=4)
+        life.publish_now(deployment)
+
+
+async def _end_runs(life: Life) -> None:
+    world = life.world
     waited = 0
     while waited < PATIENCE_S and not all(audit.shadow.status == "ended" for audit in world.auditor.runs.values()):
         step = 1 if waited < 60 else 15
@@ -46,11 +64,6 @@ async def calm(life: Life) -> None:
         world.server.start()
         _settle_abandoned(life)
         await asyncio.sleep(step)
-    await life.finish_errands()
-    for _ in range(LONGEST_SILENCE_S):
-        await asyncio.sleep(1)
-        if _is_quiet(world):
-            break
 
 
 def _settle_abandoned(life: Life) -> None:
@@ -67,12 +80,13 @@ def _is_quiet(world: World) -> bool:
     if life is None or not life.is_ready or not life.store.is_idle:
         return False
     engine = life.engine
-    return not (engine._fleet._flights or engine._leases._leases or engine._mover.owed or engine._control._retry or engine._mover.tasks)
+    busy = (engine._fleet._flights, engine._leases._leases, engine._mover.owed, engine._control._retry, engine._mover.tasks)
+    return not any(busy) and not world.disk._obligations
 
 
 def _held(world: World) -> set[str]:
     """Requests that a living worker will still answer."""
-    return {request for worker in world.workers() for request in (*worker.session._executing, *worker.session._unacknowledged)}
+    return {request for worker in world.connected() for request in (*worker.session._executing, *worker.session._unacknowledged)}
 
 
 def verdict(life: Life) -> None:
@@ -102,7 +116,7 @@ def _runs(world: World) -> None:
         assert run_id in world.disk._runs, f"{run_id} is gone"
         where = f"{run.workspace}/{run.application} {run.function}: {run.status}, {run.current_attempt() or run.blocker}"
         assert run.status == "ended", f"liveness: {run_id} does not end ({where})"
-    for worker in world.workers():
+    for worker in world.connected():
         assert not worker.session._unacknowledged, f"liveness: {worker.name} waits for acknowledgements for ever"
 
 
@@ -123,6 +137,12 @@ def _memory(world: World) -> None:
     assert engine._dispatcher.waiting == 0, "runs wait for a worker that is there"
     assert not engine._dispatcher._ready
     assert not engine._mover.owed, "runs wait to be loaded again"
+    assert not world.disk._obligations, f"what runs owe each other is left: {list(world.disk._obligations)}"
+    assert not world.disk._waits, f"waits are left: {list(world.disk._waits)}"
+    assert not engine._families._again
+    assert not engine._control._matching._contended
+    assert not engine._control._under_way._name_of, "events are being expanded for ever"
+    assert not engine._control._waited._waits, f"names are waited for by nobody: {engine._control._waited._waits}"
     assert not engine._control._expanding
     assert not engine._control._retry
     assert not engine._control._keys

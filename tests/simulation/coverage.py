@@ -15,7 +15,11 @@ PASS_QUEUED = ("running, pass queued", "definition_blocked, pass queued")
 AUTHORIZED = ("running, authorized", "stopping, authorized", "compensating, authorized")
 UNKNOWN = ("running, unknown", "stopping, unknown", "compensating, unknown")
 QUEUED = ("running, queued", "compensating, queued")
-STATES = (*PASS_QUEUED, *PASS_OUT, *QUEUED, *AUTHORIZED, *UNKNOWN, "definition_blocked", "ended")
+WAITING = ("running, timer", "running, event_wait", "running, child")
+STOPPING = ("stopping, authorized", "stopping, unknown", "stopping, child")
+STOPPABLE = (*PASS_QUEUED, *PASS_OUT, *WAITING, "running, queued", "running, authorized", "running, unknown", "definition_blocked")
+COMPENSATING = ("compensating, queued", "compensating, authorized", "compensating, unknown")
+STATES = (*STOPPABLE, *STOPPING, *COMPENSATING, "ended")
 
 MEETINGS: dict[str, tuple[str, ...]] = {
     "StartDiscovery": PASS_QUEUED,
@@ -29,12 +33,42 @@ MEETINGS: dict[str, tuple[str, ...]] = {
     "AnswerAttempt(succeeded)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(callback_failed)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(target_not_found)": (*AUTHORIZED, *UNKNOWN),
-    "AnswerAttempt(rejected_before_start)": AUTHORIZED,
+    "AnswerAttempt(rejected_before_start)": (*AUTHORIZED, *UNKNOWN),
     "AnswerAttempt(late)": STATES,
     "LoseDiscovery": PASS_OUT,
-    "LoseDiscovery(late)": ("running, pass queued", "running, authorized", "compensating, queued", "compensating, authorized", "ended"),
+    "LoseDiscovery(late)": (
+        *PASS_QUEUED,
+        *PASS_OUT,
+        "running, queued",
+        "running, authorized",
+        "running, timer",
+        "running, event_wait",
+        "definition_blocked",
+        *COMPENSATING,
+        "ended",
+    ),
     "LoseContact": AUTHORIZED,
+    "LoseContact(late)": (*UNKNOWN, "running, queued", "running, authorized", "running, timer", "running, child", "ended"),
     "NeverBegan": AUTHORIZED,
+    "TimerDue": ("running, timer",),
+    "EventMatched": ("running, event_wait",),
+    "EventMatched(late)": (
+        *PASS_QUEUED,
+        "running, pass out",
+        "running, queued",
+        "running, authorized",
+        *WAITING,
+        "definition_blocked",
+        "compensating, queued",
+        "compensating, authorized",
+        "ended",
+    ),
+    "WaitTimedOut": ("running, event_wait",),
+    "WaitTimedOut(late)": ("running, pass queued",),
+    "ChildEnded": ("running, child", "stopping, child"),
+    "ChildEnded(late)": ("running, pass queued",),
+    "ParentStopped": STOPPABLE,
+    "ParentStopped(late)": (*STOPPING, *COMPENSATING, "ended"),
     "Cancel": STATES,
     "DeadlineReached": STATES,
     "Rediscover": STATES,

@@ -99,6 +99,25 @@ class Disk(MemoryStore):
                     pass
 
 
+_DURABLE = (
+    "_history",
+    "_runs",
+    "_attempts",
+    "_events",
+    "_waits",
+    "_unknown_below",
+    "_obligations",
+    "_event_keys",
+    "_operator_commands",
+    "_manifests",
+    "_routings",
+    "_applications",
+    "_workspaces",
+    "_releases",
+)
+"""What the disk holds, and every life of the server sees."""
+
+
 class SimulatedStore(MemoryStore):
     """One life's view of the disk. `crash` is called when the disk decides that the server dies now."""
 
@@ -108,10 +127,8 @@ class SimulatedStore(MemoryStore):
         self._faults = disk.faults
         self._crash = crash
         self._under_way = False
-        for name in ("_history", "_runs", "_attempts", "_events", "_event_keys", "_manifests", "_routings", "_applications", "_workspaces"):
+        for name in _DURABLE:
             setattr(self, name, getattr(disk, name))
-        self._releases = disk._releases
-        self._operator_commands = disk._operator_commands
         self._position = disk.last_position
         self._batch: list[tuple[Unit, int, Done]] = []
 

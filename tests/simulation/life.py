@@ -11,6 +11,7 @@ import msgspec
 
 from ryusen_protocol import PROTOCOL_VERSION
 from ryusen_protocol.codec import encode
+from ryusen_protocol.declarations import EventWaitDeclaration
 from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import ManifestGeneration, RequestId, RunId, Workspace
 from ryusen_protocol.manifests import manifest_generation_id
@@ -21,10 +22,12 @@ from ryusen_server.core.state import Run
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, StoppedRun
 from ryusen_server.ports.store import StorageUnavailable
+from tests.simulation.endpoints import HttpWorker
 from tests.simulation.options import TROUBLES
+from tests.simulation.programs import SUBMITTED, Keys, random_keys
 from tests.simulation.server import Lost
 from tests.simulation.workers import Worker
-from tests.simulation.world import EVENT_NAMES, WORKSPACES, Accepted, Deployment, World
+from tests.simulation.world import WORKSPACES, Accepted, Deployment, World
 
 TRANSITIONS_MIN = 40
 """A life that will have seen fewer by its end goes on."""
@@ -87,25 +90,40 @@ class Life:
 
     def submit(self) -> None:
         workspace = self.chance.choice(WORKSPACES)
-        name = self.chance.choice(EVENT_NAMES)
+        name = self.chance.choice(SUBMITTED)
         key = f"k{self.chance.randrange(8)}" if self.chance.random() < 0.5 else None
-        self._errand(self._submit(workspace, name, key))
+        metadata = {"k": key[-1]} if key and self.chance.random() < 0.9 else random_keys(self.chance)
+        self._errand(self._submit(workspace, name, key, metadata))
 
-    async def _submit(self, workspace: Workspace, name: str, key: str | None) -> None:
+    def answer(self) -> None:
+        """Somebody submits what a run waits for, or two do."""
+        waits = self.world.auditor.waits.open
+        if not waits:
+            return
+        run = self.world.auditor.runs[self.chance.choice(list(waits))].shadow
+        step = run.pending_step()
+        if step is None or not isinstance(step.declaration, EventWaitDeclaration):
+            return
+        asked = step.declaration
+        for _ in range(self.chance.choice((1, 1, 2))):
+            metadata = {**asked.correlation, **self.chance.choice(({}, {"k": "1"}, {"other": "x"}))}
+            self._errand(self._submit(run.workspace, asked.event_name, None, metadata))
+
+    async def _submit(self, workspace: Workspace, name: str, key: str | None, metadata: Keys) -> None:
         world = self.world
         payload = (f'"{key}"' if key and self.chance.random() < 0.8 else f'"{self.chance.randrange(1000)}"').encode()
         for _ in range(4 if key is not None else 1):
             lose = self.chance.random() < 0.15
 
             def request(engine: Engine) -> Any:
-                return engine.submit_event(workspace, name=name, payload=payload, metadata={}, key=key)
+                return engine.submit_event(workspace, name=name, payload=payload, metadata=metadata, key=key)
 
             try:
                 answer = await world.server.ask(request, lose_answer=lose)
             except (Lost, StorageUnavailable):
                 await asyncio.sleep(self.chance.choice((0.05, 1.0)))
                 continue
-            world.verdicts.guard(self._submitted)(answer, Accepted(workspace, name, payload, key))
+            world.verdicts.guard(self._submitted)(answer, Accepted(workspace, name, payload, metadata, key))
             return
 
     def _submitted(self, answer: AcceptedEvent | Problem, sent: Accepted) -> None:
@@ -118,7 +136,8 @@ class Life:
         world.trace(f"accepted {event.event_id[-4:]} {sent.name} {'again' if answer.replayed else ''}")
         stored = world.disk._events.get(event.event_id)
         assert stored is not None, f"invariant 1: {event.event_id} was acknowledged before it was durable"
-        assert (stored.workspace, stored.name, stored.payload) == (sent.workspace, sent.name, sent.payload), "invariant 1: another event"
+        told = (stored.workspace, stored.name, stored.payload, stored.metadata)
+        assert told == (sent.workspace, sent.name, sent.payload, sent.metadata), "invariant 1: another event"
         if sent.key is not None:
             known = world.keys.setdefault((sent.workspace, sent.key), event.event_id)
             assert known == event.event_id, f"invariant 1: key {sent.key} gave {known} and {event.event_id}"
@@ -126,12 +145,12 @@ class Life:
 
     # deployment
 
-    async def _publish(self, deployment: Deployment, *, stale: bool = False) -> None:
+    async def _publish(self, deployment: Deployment, *, stale: bool = False, tries: int = 3) -> None:
         world, scope = self.world, deployment.scope
         release = deployment.current
         _, manifest = world.builds.of(release)
         parent: ManifestGeneration | None = None if stale else deployment.parent
-        for _ in range(3):
+        for _ in range(tries):
             publication = manifest.publication(parent)
             bound = [(trigger.event_name, str(trigger.id), str(trigger.function)) for trigger in manifest.triggers]
             world.bindings.of_manifest[manifest_generation_id(scope, publication.expected_parent, publication)] = bound
@@ -159,6 +178,10 @@ class Life:
     def publish(self) -> None:
         self._errand(self._publish(self._any_deployment(), stale=self.chance.random() < 0.3))
 
+    def publish_now(self, deployment: Deployment) -> None:
+        """Activate what is deployed, until it is active."""
+        self._errand(self._publish(deployment, tries=40))
+
     def redeploy(self) -> None:
         deployment = self._any_deployment()
         deployment.redeploy()
@@ -179,27 +202,32 @@ class Life:
     # workers
 
     def _any_worker(self, *, up: bool = True) -> Worker | None:
+        found = [worker for worker in self.world.connected() if worker.is_up or not up]
+        return self.chance.choice(found) if found else None
+
+    def _any_process(self, *, up: bool = True) -> Worker | HttpWorker | None:
         found = [worker for worker in self.world.workers() if worker.is_up or not up]
         return self.chance.choice(found) if found else None
 
     def worker(self) -> None:
         deployment = self._any_deployment()
-        if sum(worker.is_alive for worker in deployment.workers) < 3:
+        alive = sum(worker.is_alive for worker in deployment.workers)
+        if deployment.accepting() is None if deployment.is_http else alive < 3:
             self.world.start_worker(deployment)
 
     def kill_worker(self) -> None:
-        worker = self._any_worker(up=False)
+        worker = self._any_process(up=False)
         if worker is not None:
             worker.kill("from outside", silently=self.chance.random() < 0.3)
 
     def pause_worker(self) -> None:
-        worker = self._any_worker()
+        worker = self._any_process()
         if worker is not None:
             worker.pause()
             self.world.loop.call_later(self.chance.choice((0.5, 8.0, 28.0, 70.0)), worker.resume)
 
     def drain_worker(self) -> None:
-        worker = self._any_worker()
+        worker = self._any_process()
         if worker is not None:
             worker.drain()
 
@@ -255,7 +283,7 @@ class Life:
         if worker is not None and requests:
             request_id, run_id = self.chance.choice(requests)
             owner = self.world.auditor.runs[run_id].shadow
-            own = [other for other in self.world.workers() if other.is_up and _scope(owner) == _scope(other.scope)]
+            own = [other for other in self.world.connected() if other.is_up and _scope(owner) == _scope(other.scope)]
             self._say(self.chance.choice(own or [worker]), self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
 
     async def _say_once_superseded(self, request_id: RequestId, run_id: RunId) -> None:
@@ -266,7 +294,7 @@ class Life:
             await asyncio.sleep(0.02)
             if attempt.settled_at_ms is not None or (attempt.state == "authorized" and attempt.request_id != request_id):
                 break
-        for worker in self.world.workers():
+        for worker in self.world.connected():
             if worker.is_up and _scope(run) == _scope(worker.scope):
                 self._say(worker, self._answer(request_id, run_id))
                 return
@@ -336,6 +364,9 @@ class Life:
 
     # operators
 
+    def _shadows(self) -> list[Run]:
+        return [audit.shadow for audit in self.world.auditor.runs.values()]
+
     def _any_run(self) -> RunId | None:
         runs = list(self.world.auditor.runs)
         if not runs:
@@ -348,7 +379,8 @@ class Life:
         return self.chance.choice(live if live and self.chance.random() < 0.8 else runs)
 
     def cancel(self) -> None:
-        run_id = self._any_run()
+        parents = [run.parent.run_id for run in self._shadows() if run.parent is not None and run.status != "ended"]
+        run_id = self.chance.choice(parents) if parents and self.chance.random() < 0.4 else self._any_run()
         if run_id is not None:
             self._errand(self._operate(run_id, "cancel"))
 
@@ -456,4 +488,4 @@ def _scope(of: Any) -> tuple[str, str]:
     return of.workspace, of.application
 
 
-ACTS: dict[str, Act] = {name: getattr(Life, name) for name in ("submit", "wait", "mend", "worker", *TROUBLES)}
+ACTS: dict[str, Act] = {name: getattr(Life, name) for name in ("submit", "answer", "wait", "mend", "worker", *TROUBLES)}

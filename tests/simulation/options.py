@@ -52,6 +52,10 @@ class Temper(msgspec.Struct, frozen=True):
     slow: float
     weights: dict[str, int]
     pause_ms: tuple[int, ...]
+    http: bool
+    """Whether one application is behind a web server."""
+    http_trouble: float
+    exchange_ms: int
     callbacks: str
     """How callbacks mostly end: `good`, `mixed`, `bad`."""
 
@@ -84,6 +88,7 @@ def temper(seed: int, options: Options) -> Temper:
     """Each seed has its own mixture, so that troubles meet in many proportions."""
     chance = random.Random(f"temper/{seed}")
     weights = {"submit": chance.choice((10, 16, 24)), "wait": chance.choice((2, 6)), "mend": 6, "worker": 6, "cancel": 3, "publish": 1}
+    weights["answer"] = chance.choice((4, 10, 20))
     for trouble in TROUBLES:
         if chance.random() < 0.6:
             weights[trouble] = weights.get(trouble, 0) + chance.choice((1, 1, 2, 4))
@@ -100,12 +105,15 @@ def temper(seed: int, options: Options) -> Temper:
         tick_ms=chance.choice((250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000)),
         crash_at_commit=chance.choice((0.0, 0.01, 0.05)) if stormy else 0.0,
         commit_fails=chance.choice((0.0, 0.02, 0.1)) if stormy else 0.0,
-        read_fails=chance.choice((0.0, 0.05)) if stormy else 0.0,
+        read_fails=chance.choice((0.0, 0.05, 0.2)) if stormy else 0.0,
         commit_ms_max=chance.choice((0, 2, 30)),
         read_ms_max=chance.choice((0, 1, 20)),
         delay_ms_max=chance.choice((0, 5, 80)),
         slow=chance.choice((0.0, 0.0, 0.05)),
         weights=weights,
         pause_ms=chance.choice(((0, 5, 50, 500), (0, 50, 500, 3_000), (5, 100, 3_000, 15_000, 40_000))),
+        http=chance.random() < 0.6,
+        http_trouble=chance.choice((0.0, 0.1, 0.3)),
+        exchange_ms=chance.choice((15_000, 60_000)),
         callbacks=chance.choice(("good", "mixed", "mixed", "bad")),
     )

@@ -15,7 +15,7 @@ from typing import Any
 from ryusen_protocol.codec import decode_server_frame
 from ryusen_protocol.frames import Invoke, OutcomeAck, ServerFrame
 from ryusen_protocol.identity import attempt_id
-from ryusen_protocol.invocation import DiscoveryTarget
+from ryusen_protocol.invocation import DiscoveryTarget, Invocation
 from ryusen_protocol.invocation import ForwardTarget as _Forward
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.engine.engine import Engine
@@ -23,6 +23,7 @@ from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.transports.connected.connection import ConnectedConfig, WorkerConnection
 from tests.simulation.auditing import Auditor
 from tests.simulation.durable import Disk, SimulatedStore
+from tests.simulation.endpoints import Site
 from tests.simulation.network import Conditions, End, FramedProtocol, Wire
 from tests.simulation.scheduling import CountedEntropy, Process, SimulatedLoop, Wall
 from tests.simulation.workers import Worker
@@ -45,21 +46,25 @@ class WatchedConnection(WorkerConnection):
             super().send(frame)
 
 
+def audit_invocation(auditor: Auditor, invocation: Invocation, *, early: bool) -> None:
+    """An invocation leaves the server, whatever carries it."""
+    target = invocation.target
+    run_id = invocation.run.run_id
+    if isinstance(target, DiscoveryTarget):
+        auditor.sent(run_id, invocation.request_id, None)
+        if not early:
+            audit = auditor.runs.get(run_id)
+            durable = audit is not None and audit.shadow.history_digest == invocation.history.digest
+            assert durable, f"a pass of {run_id} left before what it is built on was durable"
+        return
+    phase = "forward" if isinstance(target, _Forward) else "compensation"
+    auditor.sent(run_id, invocation.request_id, attempt_id(run_id, target.step_id, phase, target.attempt_generation))
+
+
 def _audit(auditor: Auditor, sent: ServerFrame, *, early: bool) -> None:
     match sent:
         case Invoke():
-            invocation = sent.invocation
-            target = invocation.target
-            run_id = invocation.run.run_id
-            if isinstance(target, DiscoveryTarget):
-                auditor.sent(run_id, invocation.request_id, None)
-                if not early:
-                    audit = auditor.runs.get(run_id)
-                    durable = audit is not None and audit.shadow.history_digest == invocation.history.digest
-                    assert durable, f"a pass of {run_id} left before what it is built on was durable"
-                return
-            phase = "forward" if isinstance(target, _Forward) else "compensation"
-            auditor.sent(run_id, invocation.request_id, attempt_id(run_id, target.step_id, phase, target.attempt_generation))
+            audit_invocation(auditor, sent.invocation, early=early)
         case OutcomeAck():
             auditor.acknowledged(sent.request_id, sent.disposition)
         case _:
@@ -114,6 +119,8 @@ class SimulatedServer:
         self.life: ServerLife | None = None
         self.lives = 0
         self.starts_failed = 0
+        self.sites: list[Site] = []
+        """Configured endpoints."""
         self._entropy = entropy
         self._trace = trace
 
@@ -144,6 +151,8 @@ class SimulatedServer:
             self.kill(f"at its start: {error.reason}")
             return
         if life.process.alive:
+            for site in self.sites:
+                life.engine.attach_endpoint(site.scope, site.address, site, site.capacity)
             life.is_ready = True
             self._trace(f"{life.process.name} is ready")
 

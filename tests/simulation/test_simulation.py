@@ -22,7 +22,15 @@ TESTS = 80
 SHORTER = Options(steps=12)
 """Acts enough for forty transitions; longer lives are for `make simulate`."""
 DIGESTS = "from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in (3, 14, 15)])"
-QUICKLY_CAUGHT = ("an effect leaves before its commit", "the unwind goes forward", "memory outlives a failed commit", "leases never end")
+QUICKLY_CAUGHT = (
+    "an effect leaves before its commit",
+    "the unwind goes forward",
+    "memory outlives a failed commit",
+    "leases never end",
+    "a wait that is over stays stored",
+    "what is owed is not written down",
+    "an exchange keeps its slot",
+)
 
 
 def held(result: Result) -> Result:
@@ -54,11 +62,11 @@ def test_the_lives_reach_most_meetings_of_commands_and_states() -> None:
     ends: Counter[str] = Counter()
     acts: Counter[str] = Counter()
     for seed in range(30):
-        result = held(simulate(800_000 + seed))
+        result = held(simulate(800_000 + seed, Options(steps=60)))
         edges += result.edges
         ends += result.outcomes
         acts.update(result.acts)
-    assert coverage(edges).share > 0.5, coverage(edges).missing  # the rest takes more lives than a test run has
+    assert coverage(edges).share > 0.4, coverage(edges).missing  # the rest takes more lives than a test run has
     assert {end.split("/")[0] for end in ends} == {"succeeded", "failed", "cancelled", "timed_out"}
     assert {end.split("/")[1] for end in ends} == {"not_required", "fully_compensated", "partially_compensated", "compensation_failed"}
     assert min(acts.values()) > 0

@@ -49,7 +49,7 @@ class Connector:
 
     def __init__(self, world: Place) -> None:
         self._world = world
-        self.workers: dict[Process, Worker] = {}
+        self.workers: dict[Process, Any] = {}
 
     async def connect(self, url: str, token: str | None, owner: Any, made: Callable[[Any], None]) -> WorkerSocket:
         """Stands in for the SDK's own."""

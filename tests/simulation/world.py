@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -11,26 +13,40 @@ from ryusen_protocol.identity import run_id_for_event
 from ryusen_protocol.ids import Application, EventId, ManifestGeneration, RoutingGeneration, RunId, TriggerId, Workspace
 from ryusen_protocol.manifests import initial_routing_generation
 from ryusen_protocol.scope import Scope
+from ryusen_server.core.rows import WaitRow
 from ryusen_server.engine.config import EngineConfig
 from ryusen_server.ports.store import EventWrite, ManifestWrite, Unit
 from tests.simulation.auditing import Auditor
 from tests.simulation.durable import Disk, Faults
+from tests.simulation.endpoints import HttpWorker, Site
 from tests.simulation.network import Conditions
 from tests.simulation.options import Options, Temper, temper
 from tests.simulation.outside import Outside
-from tests.simulation.programs import Program, Release, random_program, redeployed, without_repeats
+from tests.simulation.programs import (
+    CHILD,
+    EMITTED,
+    LEAF,
+    SUBMITTED,
+    Keys,
+    Program,
+    Release,
+    random_program,
+    redeployed,
+    without_conflicts,
+    without_repeats,
+)
 from tests.simulation.scheduling import CountedEntropy, SimulatedLoop, Wall
-from tests.simulation.server import SimulatedServer
+from tests.simulation.server import SimulatedServer, audit_invocation
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.workers import Builds, Connector, Worker
 
-EVENT_NAMES = ("e0", "e1", "e2")
 WORKSPACES = (Workspace("w1"), Workspace("w2"))
 SCOPES = (
     Scope(WORKSPACES[0], Application("shop")),
     Scope(WORKSPACES[0], Application("bank")),
     Scope(WORKSPACES[1], Application("shop")),
 )
+HTTP_SCOPE = SCOPES[1]
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -39,31 +55,49 @@ class Accepted(msgspec.Struct, frozen=True):
     workspace: Workspace
     name: str
     payload: bytes
+    metadata: Keys
     key: str | None
 
 
 class Deployment:
     """One application: its releases so far, and its workers."""
 
-    def __init__(self, scope: Scope, chance: random.Random) -> None:
+    def __init__(self, scope: Scope, chance: random.Random, *, is_http: bool) -> None:
         self.scope = scope
         self.chance = chance
+        self.is_http = is_http
         self.releases = 0
+        self._versions: dict[str, list[Program]] = {}
         self.current = self._first()
-        self.workers: list[Worker] = []
+        self.workers: list[Worker | HttpWorker] = []
         self.parent: ManifestGeneration | None = None
         """The generation this application's publisher believes to be active."""
 
     def _first(self) -> Release:
         programs = {f"f{index}": random_program(self.chance) for index in range(self.chance.choice((1, 2)))}
+        programs[CHILD] = random_program(self.chance, "child")
+        programs[LEAF] = random_program(self.chance, "leaf")
         return self._release(programs, versioned=self.chance.random() < 0.7)
 
     def _release(self, programs: dict[str, Program], *, versioned: bool) -> Release:
         self.releases += 1
         chance = self.chance
-        triggers = {name: tuple(event for event in EVENT_NAMES if chance.random() < 0.5) or EVENT_NAMES[:1] for name in programs}
+        triggers = {
+            name: tuple(event for event in SUBMITTED if chance.random() < 0.5) or SUBMITTED[:1]
+            for name, program in programs.items()
+            if program.role == "top"
+        }
+        triggers[LEAF] = tuple(event for event in EMITTED if chance.random() < 0.5)
         timeouts = {name: chance.choice((None, None, None, 2_000, 15_000, 60_000)) for name in programs}
-        return Release(f"r{self.releases}" if versioned else None, programs, triggers, timeouts)
+        release = Release(f"r{self.releases}" if versioned and not self.is_http else None, programs, triggers, timeouts)
+        for name, program in programs.items():
+            self._versions.setdefault(name, []).append(program)
+        return release
+
+    def accepting(self) -> HttpWorker | None:
+        """The process behind the web server that connections go to."""
+        found = [worker for worker in self.workers if isinstance(worker, HttpWorker) and worker.accepts]
+        return found[-1] if found else None
 
     def redeploy(self) -> None:
         """The next release."""
@@ -74,18 +108,22 @@ class Deployment:
         self.current = self._release(programs, versioned=self.chance.random() < 0.8)
 
     def last_release(self, every: set[str]) -> Release:
-        """The release that ends all trouble: no id stands twice, and every function that any release had is there."""
+        """The release that ends all trouble: nothing in it blocks a run, and every function that any release had is there."""
         programs = {name: without_repeats(program) for name, program in self.current.programs.items()}
         for name in sorted(every):
             programs.setdefault(name, random_program(self.chance))
-        programs = {name: without_repeats(program) for name, program in programs.items()}
+        programs = {
+            name: without_repeats(without_conflicts(program, self._versions.get(name, ()), fresh="z")) for name, program in programs.items()
+        }
         return self._release(programs, versioned=True)
 
 
 class Bindings:
     """What each durable routing generation starts for an event, worked out from what was published and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Mapping[RunId, WaitRow]) -> None:
+        self.waits = waits
+        """Those that are durable."""
         self.of_manifest: dict[ManifestGeneration, list[tuple[str, str, str]]] = {}
         """Event name, trigger id, function."""
         self.heads: dict[Workspace, RoutingGeneration] = {}
@@ -93,8 +131,9 @@ class Bindings:
 
     def committed(self, unit: Unit, last_position: int) -> None:
         """Heads move only as a whole, each over the one before; an event is routed by the head it commits after."""
-        del last_position
+        position = last_position - len(unit.writes)
         for write in unit.writes:
+            position += 1
             if isinstance(write, ManifestWrite):
                 manifest, routing = write.manifest, write.routing
                 head = self.head(manifest.workspace)
@@ -111,7 +150,12 @@ class Bindings:
                 assert event.routing_generation == self.head(event.workspace), f"invariant 2: {event.event_id} is not routed by the head"
                 matched = len(self.runs(event.event_id, event.routing_generation, event.name))
                 assert event.matched == matched, f"invariant 2: {event.event_id} matches {matched}, not {event.matched}"
-                assert (event.fan_out_next is not None) == (matched > 0), f"invariant 28: {event.event_id} commits without its obligation"
+                waited = any(
+                    (wait.workspace, wait.event_name) == (event.workspace, event.name) and wait.position < position
+                    for wait in self.waits.values()
+                )
+                owed = event.fan_out_next is not None
+                assert owed or not (matched or waited), f"invariant 28: {event.event_id} commits without its obligation"
 
     def head(self, workspace: Workspace) -> RoutingGeneration:
         return self.heads.get(workspace) or initial_routing_generation(workspace)
@@ -139,7 +183,6 @@ class World:
         self.trace_lines: list[str] | None = [] if keep_trace else None
         self._digest = hashlib.blake2b(digest_size=16)
         self.auditor = Auditor(self.trace, thorough=options.thorough)
-        self.bindings = Bindings()
         self.conditions = Conditions(random.Random(f"network/{seed}"))
         self.conditions.delay_ms_max = self.temper.delay_ms_max
         self.conditions.slow = self.temper.slow
@@ -152,6 +195,8 @@ class World:
         if options.crash_at_commit is not None:
             self.faults.crash_at[options.crash_at_commit] = options.crash_how
         self.disk = Disk(self, self.faults)
+        self.bindings = Bindings(self.disk._waits)
+        self.auditor.kinship.disk = self.auditor.waits.disk = self.disk
         self.connector = Connector(self)
         self.outside = Outside(seed, self.temper.callbacks, self.auditor, self.connector.workers, self.wall.elapsed_ms, self.trace)
         self.builds = Builds(self.outside)
@@ -170,13 +215,18 @@ class World:
                 fan_out_batch=self.temper.fan_out_batch,
                 runs_in_memory=self.temper.runs_in_memory,
                 tick_ms=self.temper.tick_ms,
+                exchange_ms=self.temper.exchange_ms,
             ),
             auditor=self.auditor,
             conditions=self.conditions,
             trace=self.trace,
             fail=self.verdicts.fail,
         )
-        self.deployments = [Deployment(scope, random.Random(f"code/{seed}/{index}")) for index, scope in enumerate(SCOPES)]
+        self.deployments = [
+            Deployment(scope, random.Random(f"code/{seed}/{index}"), is_http=self.temper.http and scope == HTTP_SCOPE)
+            for index, scope in enumerate(SCOPES)
+        ]
+        self.server.sites = [self._site(deployment) for deployment in self.deployments if deployment.is_http]
         self.accepted: dict[EventId, Accepted] = {}
         self.keys: dict[tuple[Workspace, str], EventId] = {}
         self.functions: dict[Scope, set[str]] = {scope: set() for scope in SCOPES}
@@ -208,7 +258,21 @@ class World:
 
     # workers
 
-    def start_worker(self, deployment: Deployment, *, release: Release | None = None, capacity: int | None = None) -> Worker:
+    def _site(self, deployment: Deployment) -> Site:
+        site = Site(
+            deployment.scope,
+            capacity=4,
+            current=deployment.accepting,
+            loop=self.loop,
+            conditions=self.conditions,
+            chance=random.Random(f"http/{self.seed}"),
+            left=self.verdicts.guard(partial(audit_invocation, self.auditor, early=self.temper.early)),
+            trace=self.trace,
+        )
+        site.trouble = self.temper.http_trouble
+        return site
+
+    def start_worker(self, deployment: Deployment, *, release: Release | None = None, capacity: int | None = None) -> Worker | HttpWorker:
         """A new worker process of an application. Instance ids mean nothing beyond their scope, so scopes share them."""
         self._workers += 1
         chance = random.Random(f"worker/{self.seed}/{self._workers}")
@@ -216,6 +280,8 @@ class World:
         release = release or deployment.current
         known = self.functions[deployment.scope]
         known.update(release.programs)
+        if deployment.is_http:
+            return self._start_http(deployment, release, capacity or chance.choice((1, 4)))
         pretends: list[str] = []
         if not healthy and chance.random() < 0.15:
             pretends = [name for name in sorted(known) if name not in release.programs]
@@ -242,6 +308,25 @@ class World:
         self.trace(f"{worker.name} starts: {deployment.scope.workspace}/{deployment.scope.application} {release.release_id}")
         return worker
 
-    def workers(self) -> list[Worker]:
+    def _start_http(self, deployment: Deployment, release: Release, capacity: int) -> HttpWorker:
+        worker = HttpWorker(
+            f"worker-{self._workers}",
+            deployment.scope,
+            release,
+            registry=self.builds.of(release)[0],
+            capacity=capacity,
+            loop=self.loop,
+            trace=self.trace,
+        )
+        self.connector.workers[worker.process] = worker
+        deployment.workers.append(worker)
+        self.trace(f"{worker.name} starts: {deployment.scope.workspace}/{deployment.scope.application} behind a web server")
+        return worker
+
+    def workers(self) -> list[Worker | HttpWorker]:
         """Every worker process that is alive."""
         return [worker for deployment in self.deployments for worker in deployment.workers if worker.is_alive]
+
+    def connected(self) -> list[Worker]:
+        """Those of them that open connections themselves."""
+        return [worker for worker in self.workers() if isinstance(worker, Worker)]
