@@ -16,6 +16,7 @@ from ryusen_server.ports.store import (
     Done,
     EventWrite,
     ManifestWrite,
+    ObligationWrite,
     OperatorWrite,
     ReleaseWrite,
     RunWrite,
@@ -45,13 +46,23 @@ class Faults:
         """Everything fails."""
         self.commit_fails = 0.0
         self.read_fails = 0.0
+        self.hiccups = 0.0
+        """How often everything fails for a moment just when a server is ready."""
         self.crash_at_commit = 0.0
+        self.crash_at_obligation = 0.0
+        """How often the server dies with the commit of what one run owes another, before it is carried out."""
         self.crash_at: dict[int, str] = {}
         """Commits, counted over the simulation, at which the server dies: `before`, `after`, `between`."""
 
     def calm(self) -> None:
         self.full = self.unplugged = False
-        self.commit_fails = self.read_fails = self.crash_at_commit = 0.0
+        self.commit_fails = self.read_fails = self.hiccups = self.crash_at_commit = self.crash_at_obligation = 0.0
+
+    def server_is_ready(self, loop: asyncio.AbstractEventLoop) -> None:
+        """It has read what it must; what it reads from now on may have to wait."""
+        if self.hiccups and self.chance.random() < self.hiccups:
+            self.unplugged = True
+            loop.call_later(0.7, setattr, self, "unplugged", False)
 
 
 class Disk(MemoryStore):
@@ -156,12 +167,21 @@ class SimulatedStore(MemoryStore):
         delay_s = self._faults.commit_ms_max * self._faults.chance.random() / 1000
         asyncio.get_running_loop().call_later(delay_s, self._commit)
 
-    def _commit(self) -> None:
+    def _death(self) -> str | None:
+        """Whether the server dies at this commit, and how."""
         faults = self._faults
         self._disk.commits += 1
         death = faults.crash_at.get(self._disk.commits)
         if death is None and faults.crash_at_commit and faults.chance.random() < faults.crash_at_commit:
             death = faults.chance.choice(("before", "after", "between"))
+        owes = any(isinstance(write, ObligationWrite) for unit, _, _ in self._batch for write in unit.writes)
+        if death is None and owes and faults.chance.random() < faults.crash_at_obligation:
+            death = "after"
+        return death
+
+    def _commit(self) -> None:
+        faults = self._faults
+        death = self._death()
         if death == "before":
             self._crash("before a commit")
             return

@@ -44,8 +44,10 @@ class Temper(msgspec.Struct, frozen=True):
     runs_in_memory: int
     tick_ms: int
     crash_at_commit: float
+    crash_at_obligation: float
     commit_fails: float
     read_fails: float
+    hiccups: float
     commit_ms_max: int
     read_ms_max: int
     delay_ms_max: int
@@ -104,8 +106,10 @@ def temper(seed: int, options: Options) -> Temper:
         runs_in_memory=chance.choice((1, 3, 20_000, 20_000)),
         tick_ms=chance.choice((250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000)),
         crash_at_commit=chance.choice((0.0, 0.01, 0.05)) if stormy else 0.0,
+        crash_at_obligation=chance.choice((0.0, 0.0, 0.15)),
         commit_fails=chance.choice((0.0, 0.02, 0.1)) if stormy else 0.0,
         read_fails=chance.choice((0.0, 0.05, 0.2)) if stormy else 0.0,
+        hiccups=chance.choice((0.0, 0.0, 0.5)),
         commit_ms_max=chance.choice((0, 2, 30)),
         read_ms_max=chance.choice((0, 1, 20)),
         delay_ms_max=chance.choice((0, 5, 80)),

@@ -154,6 +154,7 @@ class SimulatedServer:
             for site in self.sites:
                 life.engine.attach_endpoint(site.scope, site.address, site, site.capacity)
             life.is_ready = True
+            self.disk.faults.server_is_ready(self.loop)
             self._trace(f"{life.process.name} is ready")
 
     def kill(self, why: str) -> None:

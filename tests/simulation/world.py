@@ -191,7 +191,9 @@ class World:
         self.faults.read_ms_max = self.temper.read_ms_max
         self.faults.commit_fails = self.temper.commit_fails
         self.faults.read_fails = self.temper.read_fails
+        self.faults.hiccups = self.temper.hiccups
         self.faults.crash_at_commit = self.temper.crash_at_commit
+        self.faults.crash_at_obligation = self.temper.crash_at_obligation
         if options.crash_at_commit is not None:
             self.faults.crash_at[options.crash_at_commit] = options.crash_how
         self.disk = Disk(self, self.faults)
