@@ -129,6 +129,8 @@ class Runs:
         self._parting: set[RunId] = set()
         """Runs that are being removed: nobody may begin with them again."""
         self._loading: dict[RunId, asyncio.Task[LiveRun | None]] = {}
+        self._begun_anew: set[RunId] = set()
+        """Runs that were begun while they were being read, as after a failed commit: what was read may be from before."""
         self._awaited: dict[RunId, int] = {}
         """Runs whose loaders have not been resumed yet: only what is in memory may be changed, so they stay there until then."""
         self._inputs: dict[EventId, bytes] = {}
@@ -155,7 +157,7 @@ class Runs:
             if task is None:
                 task = asyncio.create_task(self._read(run_id))
                 self._loading[run_id] = task
-                task.add_done_callback(lambda _: self._loading.pop(run_id, None))
+                task.add_done_callback(lambda _: self._loaded(run_id))
             self._awaited[run_id] = self._awaited.get(run_id, 0) + 1
             try:
                 loaded = await asyncio.shield(task)
@@ -166,6 +168,10 @@ class Runs:
             if loaded is None and run_id not in self._live:
                 return None
         return live
+
+    def _loaded(self, run_id: RunId) -> None:
+        self._loading.pop(run_id, None)
+        self._begun_anew.discard(run_id)
 
     def part_with(self, run_ids: Sequence[RunId]) -> bool:
         """Forget ended runs that are about to be removed, until `parted`; false, with nothing changed, if one is in use."""
@@ -183,6 +189,16 @@ class Runs:
         self._parting.difference_update(run_ids)
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
+        live = await self._read_once(run_id)
+        while run_id in self._begun_anew:
+            self._begun_anew.discard(run_id)
+            live = await self._read_once(run_id)
+        if live is not None and run_id not in self._live:
+            self._keep(live)
+            self._rest(live)
+        return self._live.get(run_id)
+
+    async def _read_once(self, run_id: RunId) -> LiveRun | None:
         run = fold(await self._store.history(run_id))
         if run is None:
             return None
@@ -194,12 +210,7 @@ class Runs:
             encoded = self.remember_input(event)
         if run.parent is not None:
             encoded = child_input(run)
-        live = self._live.get(run_id)
-        if live is None:
-            live = LiveRun(run, encoded or b"null", run_row(run), wait_row(run))
-            self._keep(live)
-            self._rest(live)
-        return live
+        return LiveRun(run, encoded or b"null", run_row(run), wait_row(run))
 
     async def stop(self) -> None:
         """No more reads."""
@@ -220,6 +231,8 @@ class Runs:
 
     def begin(self, run: Run, encoded_input: bytes) -> LiveRun:
         """Keep a run that has just been created; its first records are the caller's to submit."""
+        if run.run_id in self._loading:
+            self._begun_anew.add(run.run_id)
         live = LiveRun(run, encoded_input, None)
         self._keep(live)
         return live

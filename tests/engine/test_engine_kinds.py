@@ -9,9 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ryusen_protocol.ids import EventId, RunId
+from ryusen_protocol.identity import run_id_for_child
+from ryusen_protocol.ids import EventId, RunId, StepId
+from ryusen_protocol.scope import Scope
+from ryusen_server.core.rows import HistoryRow
 from ryusen_server.core.state import Step as StepState
 from ryusen_server.engine import runs as engine_runs
+from ryusen_server.engine.views import AcceptedEvent
 from ryusen_server.ports.store import DischargeWrite, EventWrite, FanOutWrite, ObligationWrite, RunFilter, RunWrite
 from tests.engine.bench import DEFAULT, Bench, until
 from tests.engine.bench_worker import Answer, FakeWorker, Step, body, emit, error, invoke, sleep, wait_for
@@ -103,6 +107,7 @@ async def test_a_timer_keeps_its_instant_over_a_restart_and_settles_when_the_ser
         await bench.settle()
         await worker.connect()
         assert (await step_of(bench, run_id, "cool")).due_at_ms == due_at_ms
+        assert due_at_ms is not None
         await bench.advance(max(0, due_at_ms - 1 - bench.clock.now_ms()))
         assert (await bench.row(run_id)).status == ("running" if down_ms < LONG_MS else "ended")
         await bench.advance(1)
@@ -267,6 +272,7 @@ async def test_an_event_accepted_before_a_registration_never_matches_though_it_i
         accepted = await tasks[1]
         await tasks[0]
         await bench.settle()
+        assert isinstance(accepted, AcceptedEvent)
         run_id = await bench.only_run(accepted.event.event_id)
         assert await state_of(bench, run_id, "ok") == "pending"
         await send(bench, OK, b"after")
@@ -349,7 +355,7 @@ async def test_the_earliest_accepted_event_wins_though_a_later_one_comes_to_the_
                 raise engine_runs.StorageUnavailable("the first event's matching is late")
             return await page(*names, **more)
 
-        bench.memory.matching_waits = stuck  # type: ignore[method-assign]
+        bench.memory.matching_waits = stuck
         await send(bench, OK, b"first")
         assert await state_of(bench, run_id, "ok") == "pending"
         await send(bench, OK, b"second")
@@ -409,7 +415,7 @@ async def test_a_page_of_waits_whose_commit_fails_is_settled_again() -> None:
                 await asyncio.sleep(0)
             return await page(*names, **more)
 
-        bench.memory.matching_waits = slow  # type: ignore[method-assign]
+        bench.memory.matching_waits = slow
         bench.memory.failing_commits.add(bench.memory.commits + 2)
         await send(bench, OK, b"p")
         await bench.advance(2_000, beating=[worker])
@@ -471,6 +477,34 @@ async def test_a_child_is_an_ordinary_run_whose_result_completes_the_parents_ste
         owed = [type(w) for unit in bench.memory.units[before:] for w in unit.writes if isinstance(w, (ObligationWrite, DischargeWrite))]
         assert owed == [ObligationWrite, DischargeWrite]
         assert nothing_is_left(bench)
+
+
+async def test_a_run_that_begins_and_ends_while_it_is_being_read_does_not_come_back_as_it_was_read() -> None:
+    async with Bench() as bench:
+        worker = await serving(bench, functions=("g",), f=body(invoke("pack", "g")), g=body())
+        worker.holding("discovery")
+        run_id = await bench.begin()
+        child_run_id = run_id_for_child(Scope(DEFAULT, worker.scope.application), run_id, StepId("pack"))
+        read, history = asyncio.Event(), bench.memory.history
+
+        async def slowly(run_id: RunId, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+            if run_id != child_run_id or read.is_set():
+                return await history(run_id, after=after, limit=limit)
+            await until(lambda: child_run_id in bench.memory._runs, bench)
+            found = await history(run_id, after=after, limit=limit)
+            await read.wait()
+            return found
+
+        bench.memory.history = slowly
+        loading = asyncio.create_task(bench.engine._runs.load(child_run_id))
+        await asyncio.sleep(0)
+        worker.release_all()
+        await bench.settle()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+        read.set()
+        loaded = await loading
+        assert loaded is not None
+        assert loaded.run.status == "ended"
 
 
 async def test_a_parent_stays_in_memory_until_the_birth_of_its_child_is_durable() -> None:
