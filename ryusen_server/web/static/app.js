@@ -205,7 +205,7 @@ async function begin() {
       if (error instanceof Refused && error.status < 500) {
         const told = { message: error.message, code: error.code, status: error.status };
         for (const { key } of Object.values(state.resources)) act({ type: "failed", key, error: told });
-        if (error.status === 403) open(new Token(context, error.message));
+        if (error.status === 403 && !dialogs.some((one) => one instanceof Token)) open(new Token(context, error.message));
         return;
       }
       await new Promise((resolve) => setTimeout(resolve, 500));
