@@ -129,8 +129,9 @@ class Runs:
         self._parting: set[RunId] = set()
         """Runs that are being removed: nobody may begin with them again."""
         self._loading: dict[RunId, asyncio.Task[LiveRun | None]] = {}
-        self._begun_anew: set[RunId] = set()
-        """Runs that were begun while they were being read, as after a failed commit: what was read may be from before."""
+        self._outdated: set[RunId] = set()
+        """Runs that left the memory while they were being read, since they had begun anew after a failed commit: what was read may be from
+        before that."""
         self._awaited: dict[RunId, int] = {}
         """Runs whose loaders have not been resumed yet: only what is in memory may be changed, so they stay there until then."""
         self._inputs: dict[EventId, bytes] = {}
@@ -171,7 +172,7 @@ class Runs:
 
     def _loaded(self, run_id: RunId) -> None:
         self._loading.pop(run_id, None)
-        self._begun_anew.discard(run_id)
+        self._outdated.discard(run_id)
 
     def part_with(self, run_ids: Sequence[RunId]) -> bool:
         """Forget ended runs that are about to be removed, until `parted`; false, with nothing changed, if one is in use."""
@@ -180,7 +181,7 @@ class Runs:
             if run_id in self._loading or run_id in self._awaited or (live is not None and not _is_idle(live)):
                 return False
         for run_id in run_ids:
-            self._live.pop(run_id, None)
+            self._live.pop(run_id, None)  # nobody reads it, as has just been seen
         self._parting.update(run_ids)
         return True
 
@@ -190,8 +191,8 @@ class Runs:
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
         live = await self._read_once(run_id)
-        while run_id in self._begun_anew:
-            self._begun_anew.discard(run_id)
+        while run_id in self._outdated:
+            self._outdated.discard(run_id)
             live = await self._read_once(run_id)
         if live is not None and run_id not in self._live:
             self._keep(live)
@@ -231,8 +232,6 @@ class Runs:
 
     def begin(self, run: Run, encoded_input: bytes) -> LiveRun:
         """Keep a run that has just been created; its first records are the caller's to submit."""
-        if run.run_id in self._loading:
-            self._begun_anew.add(run.run_id)
         live = LiveRun(run, encoded_input, None)
         self._keep(live)
         return live
@@ -244,12 +243,17 @@ class Runs:
 
     def _evict(self, kept: LiveRun) -> None:
         for run_id, live in list(islice(self._live.items(), EVICTION_BATCH)):
-            del self._live[run_id]
+            self._leave(run_id)
             if live is kept or run_id in self._awaited or not _is_idle(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
             elif run_id in self._resting:
                 del self._resting[run_id]
                 self.performer.run_rests(live)
+
+    def _leave(self, run_id: RunId) -> None:
+        del self._live[run_id]
+        if run_id in self._loading:
+            self._outdated.add(run_id)
 
     def _rest(self, live: LiveRun) -> None:
         """Let a run that waits for an instant or for others go from memory when enough others have come to wait after it."""
@@ -268,7 +272,7 @@ class Runs:
             return
         live = self._live.get(run_id)
         if live is not None and live.uncommitted == 0 and agenda(live.run).need in RESTING:
-            del self._live[run_id]
+            self._leave(run_id)
             self.performer.run_rests(live)
 
     def apply(
@@ -436,7 +440,7 @@ class Runs:
             for follower in followers:
                 _tell(follower, lost)
             if ended and live.uncommitted == 0 and self._live.get(live.run.run_id) is live:
-                del self._live[live.run.run_id]
+                self._leave(live.run.run_id)
                 self.performer.run_ended(live)
             elif not ended:
                 self._rest(live)
@@ -454,7 +458,7 @@ class Runs:
             return
         live.dropped = True
         if self._live.get(live.run.run_id) is live:
-            del self._live[live.run.run_id]
+            self._leave(live.run.run_id)
         self.performer.run_dropped(live)
 
 
