@@ -92,10 +92,19 @@ def _held(world: World) -> set[str]:
 def verdict(life: Life) -> None:
     """What must be true of every life at its end."""
     world = life.world
+    _tasks(world)
     world.auditor.check_all()
     _events(world)
     _runs(world)
     _memory(world)
+
+
+def _tasks(world: World) -> None:
+    """What asyncio would complain of when it collects a task: here each one is kept. A dead process heard of nothing."""
+    for task, process in world.loop.tasks:
+        if (process is None or process.alive) and task.done() and not task.cancelled() and task._log_traceback:
+            error = task.exception()
+            raise AssertionError(f"a task failed and nobody took notice: {error!r}") from error
 
 
 def _events(world: World) -> None:

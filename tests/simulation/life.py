@@ -22,6 +22,7 @@ from ryusen_server.core.state import Run
 from ryusen_server.engine.engine import Engine
 from ryusen_server.engine.views import AcceptedEvent, ActivatedManifest, StoppedRun
 from ryusen_server.ports.store import StorageUnavailable
+from tests.simulation.auditing import RunAudit
 from tests.simulation.endpoints import HttpWorker
 from tests.simulation.options import TROUBLES
 from tests.simulation.programs import SUBMITTED, Keys, random_keys
@@ -47,6 +48,7 @@ class Life:
         self._errands: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
         self._resolutions = 0
+        world.auditor.requeued.append(self._requeued)
         self._acknowledged: dict[tuple[Workspace, str], Any] = {}
 
     # the whole
@@ -270,12 +272,11 @@ class Life:
         """A worker says again, or otherwise, what has been settled."""
         superseded: list[tuple[RequestId, RunId]] = []
         settled: list[tuple[RequestId, RunId]] = []
+        scopes = {_scope(worker.scope) for worker in self.world.connected() if worker.is_up}
         for request_id, run_id in self._requests():
             run = self.world.auditor.runs[run_id].shadow
             attempt = run.attempts.get(run.requests.get(request_id, ""))  # type: ignore[call-overload]
-            if attempt is not None and attempt.settled_at_ms is None and attempt.state == "queued" and attempt.never_began:
-                self._errand(self._say_once_superseded(request_id, run_id))
-            if attempt is not None and attempt.request_id not in {None, request_id}:
+            if attempt is not None and attempt.request_id not in {None, request_id} and _scope(run) in scopes:
                 superseded.append((request_id, run_id))
             elif attempt is not None and attempt.settled_at_ms is not None:
                 settled.append((request_id, run_id))
@@ -286,8 +287,13 @@ class Life:
             own = [other for other in self.world.connected() if other.is_up and _scope(owner) == _scope(other.scope)]
             self._say(self.chance.choice(own or [worker]), self._answer(request_id, run_id, shift=self.chance.choice((0, 0, 1))))
 
+    def _requeued(self, audit: RunAudit, request_id: RequestId) -> None:
+        """What never began is to be sent again: sometimes somebody answers under the first request after that."""
+        run = audit.shadow
+        if self.world.temper.weights.get("late") and not self.world.outside.calm and self.chance.random() < 0.5:
+            self._errand(self._say_once_superseded(request_id, run.run_id))
+
     async def _say_once_superseded(self, request_id: RequestId, run_id: RunId) -> None:
-        """What never began is sent again; then somebody answers under the request it was first sent under."""
         run = self.world.auditor.runs[run_id].shadow
         attempt = run.attempts[run.requests[request_id]]
         for _ in range(400):

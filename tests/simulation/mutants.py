@@ -400,12 +400,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.owed.setdefault(run_id, []).extend(commands)\n",
         "        self.owed.setdefault(run_id, []).extend(commands)\n        self.owed.clear()\n",
     ),
-    _one(
-        "a restart forgets what was authorized",
+    Mutant(
+        "a restart forgets what was under way",
         "liveness: a restart resumes leases",
-        f"{ENGINE}.engine",
-        "        for run_id in await self._store.authorized_runs():\n            await self._mover.resume_alone(run_id)\n",
-        "",
+        (
+            Edit(
+                f"{ENGINE}.engine",
+                "        for run_id in await self._store.authorized_runs():\n            await self._mover.resume_alone(run_id)\n",
+                "",
+            ),
+            Edit(
+                f"{ENGINE}.sweeping",
+                "                        await self._mover.resume_alone(row.run_id)\n",
+                "                        pass\n",
+            ),
+        ),
     ),
     _one(
         "an unreached compensator counts as run",
@@ -631,12 +640,13 @@ def hunt(name: str, first: int, seeds: int) -> int:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     sys.meta_path.insert(0, _Planter(mutant))
     signal.signal(signal.SIGALRM, _out_of_time)
+    from tests.simulation.options import Options
     from tests.simulation.simulate import simulate
 
     for seed in range(first, first + seeds):
         signal.alarm(SECONDS_MAX)  # a mistake may also go round in circles within one turn, where no count of turns notices
         try:
-            result = simulate(seed)
+            result = simulate(seed, Options(steps=60))
         except TimeoutError:
             print(f"seed {seed}: no end within {SECONDS_MAX} s")
             return 0

@@ -102,7 +102,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._order = itertools.count()
         self._ending = False
         self.turns_taken = 0
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: list[tuple[asyncio.Task[Any], Process | None]] = []
         """Kept, so that no task of a dead process is collected, with whatever its `finally` would do, in the middle of a run."""
 
     # what asyncio asks of a loop
@@ -131,7 +131,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         del name  # asyncio counts tasks for names, over all loops of a process
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name="task", context=context)
-        self.tasks.append(task)
+        self.tasks.append((task, _process.get() if context is None else context.get(_process)))
         return task
 
     def stop(self) -> None:

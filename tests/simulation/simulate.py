@@ -104,7 +104,7 @@ def _bury(world: World) -> None:
     loop.set_exception_handler(_unheard)
     hook, sys.unraisablehook = sys.unraisablehook, _unheard
     try:
-        for task in loop.tasks:
+        for task, _ in loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task._log_traceback = False
             if not task.done():
