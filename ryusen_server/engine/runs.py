@@ -16,7 +16,7 @@ import msgspec
 
 from ryusen_protocol.ids import AttemptId, EventId, RunId
 from ryusen_protocol.invocation import HistoryBase
-from ryusen_server.core.agenda import agenda
+from ryusen_server.core.agenda import agenda, wake_at_ms
 from ryusen_server.core.decide import Command, decide
 from ryusen_server.core.decision import (
     Birth,
@@ -244,7 +244,7 @@ class Runs:
     def _evict(self, kept: LiveRun) -> None:
         for run_id, live in list(islice(self._live.items(), EVICTION_BATCH)):
             self._leave(run_id)
-            if live is kept or run_id in self._awaited or not _is_idle(live):
+            if live is kept or run_id in self._awaited or not _is_idle(live) or self._is_due(live):
                 self._live[run_id] = live  # goes to the end, so that the next look finds others
             elif run_id in self._resting:
                 del self._resting[run_id]
@@ -254,6 +254,11 @@ class Runs:
         del self._live[run_id]
         if run_id in self._loading:
             self._outdated.add(run_id)
+
+    def _is_due(self, live: LiveRun) -> bool:
+        """Whether a run that waited is about to move: out of memory it would be read again at once."""
+        at_ms = wake_at_ms(live.run) if live.run.run_id in self._resting else None
+        return at_ms is not None and at_ms <= self._clock.now_ms()
 
     def _rest(self, live: LiveRun) -> None:
         """Let a run that waits for an instant or for others go from memory when enough others have come to wait after it."""
@@ -266,11 +271,12 @@ class Runs:
             self._let_go(next(iter(self._resting)))
 
     def _let_go(self, run_id: RunId) -> None:
+        live = self._live.get(run_id)
+        stays = run_id in self._awaited or (live is not None and self._is_due(live))
         del self._resting[run_id]
-        if run_id in self._awaited:
+        if stays:
             self._resting[run_id] = None
             return
-        live = self._live.get(run_id)
         if live is not None and live.uncommitted == 0 and agenda(live.run).need in RESTING:
             self._leave(run_id)
             self.performer.run_rests(live)

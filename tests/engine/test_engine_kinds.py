@@ -342,6 +342,22 @@ async def test_an_event_accepted_before_a_timeout_wins_however_late_it_is_proces
         bench.expect_errors = True
 
 
+async def test_timeouts_that_look_behind_them_do_not_push_each_other_from_memory() -> None:
+    async with Bench(runs_in_memory=1) as bench:
+        await serving(bench, f=body(wait_for("ok", OK, 1_000, order="7")))
+        runs = [await bench.begin(), await bench.begin()]
+        await bench.advance(900)
+        bench.memory.hold()
+        accepted = asyncio.create_task(bench.submit(OK, order="8"))
+        await bench.settle()
+        async with asyncio.timeout(20):
+            await bench.advance(200)
+        bench.memory.release()
+        await accepted
+        await bench.settle()
+        assert [await bench.ended(run_id) for run_id in runs] == [("failed", "not_required")] * 2
+
+
 async def test_the_earliest_accepted_event_wins_though_a_later_one_comes_to_the_wait_first() -> None:
     async with Bench(storage_retry_ms=10_000) as bench:
         await serving(bench, f=body(wait_for("ok", OK, LONG_MS)))
