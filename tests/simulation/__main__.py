@@ -95,7 +95,11 @@ def main(words: list[str] | None = None) -> int:
             if not given.keep_going:
                 break
         if schedules % TELL_EVERY == 0:
-            print(f"{schedules} of {given.seeds}: {transitions} transitions, {failed} violations", file=sys.stderr, flush=True)
+            print(
+                f"{schedules} of {given.seeds} in {time.perf_counter() - began:.0f} s: {transitions} transitions, "
+                f"{coverage(edges).share:.1%} of the commands in states, {failed} violations",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
     took = time.perf_counter() - began
     reached = coverage(edges)
     print(f"schedules {schedules}, of them {short} of less than {TRANSITIONS_MIN} transitions; transitions {transitions}")
