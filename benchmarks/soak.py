@@ -1,7 +1,8 @@
 """`python -m benchmarks.soak [--minutes M] [--rate R]`: a server under steady load with readers that come and go.
 
 Sends events of 5 KB at a rate, with a worker that runs them and readers of the change stream that join and leave. Prints, from after the
-first tenth on, how memory, descriptors and the write-ahead log went, with the slope of memory in MB an hour and in bytes an event.
+first tenth on, how memory, descriptors and the write-ahead log went, with the slope of memory in MB an hour and in bytes an event; and the
+slope over the second half, by when the database's page caches are full.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ W = "/v1/workspaces/default"
 PAYLOAD = {"text": "x" * 5_000}
 READERS = 8
 SAMPLE_S = 5.0
+TELL_EVERY = 120
+"""Samples between two lines that tell how far it is."""
 
 
 def facts(pid: int, db: Path) -> tuple[float, int, float]:
@@ -81,6 +84,8 @@ async def soak(server: Server, db: Path, minutes: float, rate: float) -> None:
     while time.monotonic() < until:
         await asyncio.sleep(SAMPLE_S)
         samples.append((time.monotonic() - began, *facts(server.process.pid, db)))
+        if len(samples) % TELL_EVERY == 0:
+            print(f"after {samples[-1][0] / 60:.0f} minutes {samples[-1][1]:.1f} MB", file=sys.stderr, flush=True)
     sent = await sending
     await asyncio.gather(*readers)
     warm = samples[len(samples) // 10 :]
@@ -89,6 +94,8 @@ async def soak(server: Server, db: Path, minutes: float, rate: float) -> None:
     print(f"{sent} events of 5 KB in {minutes:g} minutes, {sent / (minutes * 60):.0f} a second, {READERS} readers that join and leave")
     first_mb, last_mb, an_event = warm[0][1], warm[-1][1], per_s * 1e6 * minutes * 60 / sent
     print(f"memory       {first_mb:.1f} MB to {last_mb:.1f} MB, slope {per_s * 3600:.2f} MB an hour, {an_event:.0f} bytes an event")
+    late_per_s = slope([(at, rss) for at, rss, _, _ in samples[len(samples) // 2 :]])
+    print(f"second half  {samples[len(samples) // 2][1]:.1f} MB to {last_mb:.1f} MB, slope {late_per_s * 3600:.2f} MB an hour")
     print(f"descriptors  {min(fds for _, _, fds, _ in warm)} to {max(fds for _, _, fds, _ in warm)}")
     print(f"log          at most {max(wal for *_, wal in warm):.1f} MB, database {size_mb:.0f} MB")
 
