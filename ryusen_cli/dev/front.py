@@ -34,6 +34,7 @@ def attach(url: str, *, workspace: str, token: str | None) -> tuple[int, bool]:
     """The dashboard of a server that somebody else runs. Returns the exit code, and whether plain lines are wanted."""
 
     async def run() -> tuple[int, bool]:
+        _heed_the_terminal()
         app = Dashboard(url, workspace=workspace, token=token, unicode=is_utf8())
         with _signals(lambda number: app.exit(return_code=128 + number)):
             end = await app.run_async()
@@ -77,6 +78,7 @@ async def _supervise(plan: Plan, url: str, output: Output, folder: Path) -> int:
             case _:
                 app.failed(Failure(f"a defect of the supervisor: {type(error).__name__}: {error}"))
 
+    _heed_the_terminal()
     app = Dashboard(url, workspace="default", token=plan.worker.token, logs=book, owns_server=True, unicode=is_utf8(), started=start)
     try:
         early.enter_context(_signals(lambda number: app.exit(return_code=128 + number)))
@@ -152,6 +154,12 @@ def _open(file: Path) -> io.TextIOWrapper | None:
     except OSError:
         return None
     return open(descriptor, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123 - a descriptor, closed by the sink
+
+
+def _heed_the_terminal() -> None:
+    """How large the terminal is, it says itself: what an environment says of that is of another moment, or of another terminal."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 def is_utf8() -> bool:
