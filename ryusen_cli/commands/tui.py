@@ -7,7 +7,6 @@ import sys
 
 import typer
 
-from ryusen_cli.connection import Connection
 from ryusen_cli.options import Client, ConfigOption, TokenOption, UrlOption, WorkspaceOption
 from ryusen_cli.output import Output
 from ryusen_cli.settings import load
@@ -21,6 +20,8 @@ def tui(
     config: ConfigOption = None,
 ) -> None:
     """Show the dashboard of a server: runs, timelines, what is Unknown, and how to settle it. q leaves."""
+    from ryusen_cli.connection import Connection
+
     output = Output()
     settings = load("client", config)
     address = Connection(settings.text("url", url)).url  # refuses what is no URL
