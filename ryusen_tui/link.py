@@ -5,7 +5,9 @@ Knows no route and no screen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ryusen_protocol.sse import StreamBroken, StreamEvent, StreamParser
 
@@ -37,11 +39,13 @@ class Link:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[bool, httpx.AsyncClient] = {}
+        """By whether they know authorities."""
         self._is_closed = False
 
     async def ask(self, request: Request[T], *, within_s: float = ANSWER_S) -> T:
         """The answer. Raises `NoServer`, `AnswerLost`, and whatever `Request.read` raises."""
+        _import_lean()
         import httpx
 
         try:
@@ -60,6 +64,7 @@ class Link:
 
     async def follow(self, request: StreamRequest) -> AsyncGenerator[StreamEvent, None]:
         """Events as they come, until the server closes. Raises as `ask` does."""
+        _import_lean()
         import httpx
 
         from ryusen_protocol.client import parse
@@ -81,19 +86,33 @@ class Link:
     async def close(self) -> None:
         """Let go of every connection; nothing is asked any more."""
         self._is_closed = True
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        while self._clients:
+            _, client = self._clients.popitem()
+            await client.aclose()
 
     def _http(self) -> httpx.AsyncClient:
         import httpx
 
         if self._is_closed:
             raise NoServer("the dashboard is closed")
-        if self._client is None:
+        # Authorities are loaded for who needs them: that takes longer than a plain server takes to answer.
+        verify = not self.url.startswith("http://")
+        if verify not in self._clients:
             # No proxy and no .netrc of the environment: a server of one's own is asked directly.
-            self._client = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=8, max_keepalive_connections=4))
-        return self._client
+            limits = httpx.Limits(max_connections=8, max_keepalive_connections=4)
+            self._clients[verify] = httpx.AsyncClient(trust_env=False, verify=verify, limits=limits)
+        return self._clients[verify]
+
+
+def _import_lean() -> None:
+    """The HTTP library without the command line that comes with it, which takes longer to import than all the rest of it."""
+    if "httpx" not in sys.modules:
+        modules = cast("dict[str, Any]", sys.modules)
+        modules["httpx._main"] = None
+        try:
+            import_module("httpx")
+        finally:
+            del modules["httpx._main"]
 
 
 def _cause(error: Exception) -> str:
