@@ -515,6 +515,8 @@ def test_with_credentials_the_page_asks_for_a_token_and_keeps_it_for_the_tab(bro
     try:
         url = running.ready()["addresses"][0]
         page = context.new_page()
+        # A frame may be late, and whoever types does not wait for it: what is typed counts before it is drawn.
+        page.add_init_script("globalThis.requestAnimationFrame = (frame) => setTimeout(() => frame(performance.now()), 500)")
         authorized: list[str | None] = []
         page.on("request", lambda request: authorized.append(request.headers.get("authorization")) if "/stream?" in request.url else None)
         page.goto(url)

@@ -3,11 +3,12 @@
 const TOKEN = "ryusen-token";
 const PATIENCE_MS = 30_000;
 
-// The server refused and said why.
+// The server refused and said why. `token` is the one it was asked with.
 export class Refused extends Error {
-  constructor(status, document) {
+  constructor(status, document, held) {
     super(document?.detail ?? document?.refusal?.message ?? `HTTP ${status}`);
     this.status = status;
+    this.token = held;
     this.document = document;
     this.code = document?.code ?? document?.refusal?.code ?? `http_${status}`;
   }
@@ -28,6 +29,7 @@ export function headers(more = {}) {
 // The document a path answers. `body` is JSON text, sent as it is.
 export async function ask(path, { method = "GET", body } = {}) {
   const content = body === undefined ? {} : { "content-type": "application/json" };
+  const held = token();
   let status;
   let text;
   try {
@@ -47,7 +49,7 @@ export async function ask(path, { method = "GET", body } = {}) {
     throw new Lost(`the answer (HTTP ${status}) cannot be read`);
   }
   if (status >= 200 && status < 300) return document;
-  throw new Refused(status, document);
+  throw new Refused(status, document, held);
 }
 
 // A key that no other intent has.

@@ -54,7 +54,7 @@ const context = {
   get acknowledgements() { return acknowledgements; },
   // Attempts that a command was sent for whose answer never came.
   get owed() { return dialogs.length ? [] : Object.values(pendingIntents()).map((intent) => intent.attempt); },
-  draw: () => draw(),
+  drawDialogs: () => drawDialogs(),
   set(values) { ui = { ...ui, ...values }; draw(); },
   // A workspace other than the usual one stays in every address.
   href(path) {
@@ -84,10 +84,11 @@ const context = {
   openCancel: (which) => open(new Cancel(context, which)),
   openSend: () => open(new Send(context)),
   closed(dialog) {
+    if (!dialogs.includes(dialog)) return;
     dialogs = dialogs.filter((one) => one !== dialog);
+    drawDialogs();
     draw();
-    const before = dialog.before;
-    setTimeout(() => (before?.isConnected ? before : $("main")).focus({ preventScroll: true }));
+    (dialog.before?.isConnected ? dialog.before : $("main")).focus({ preventScroll: true });
   },
   acknowledged(attempt, answer) {
     acknowledgements = [{ key: `${attempt.attempt_id} ${attempt.attempt_generation}`, attempt, document: answer }, ...acknowledgements].slice(0, 20);
@@ -114,17 +115,20 @@ const context = {
       announce(`The browser does not let ${what} be copied`);
     }
   },
+  // A refusal of a token that is used no more says nothing of the one that is.
   failed(error) {
-    if (error instanceof Refused && error.status === 401 && !dialogs.some((one) => one instanceof Token)) {
-      open(new Token(context, token() === null ? null : error.message));
-    }
+    if (error instanceof Refused && error.status === 401 && error.token === token()) askForToken(token() === null ? null : error.message);
   },
 };
+
+function askForToken(why) {
+  if (!dialogs.some((one) => one instanceof Token)) open(new Token(context, why));
+}
 
 function open(dialog) {
   dialog.before = document.activeElement;
   dialogs = [...dialogs, dialog];
-  draw();
+  drawDialogs();
 }
 
 let fading = null;
@@ -205,7 +209,7 @@ async function begin() {
       if (error instanceof Refused && error.status < 500) {
         const told = { message: error.message, code: error.code, status: error.status };
         for (const { key } of Object.values(state.resources)) act({ type: "failed", key, error: told });
-        if (error.status === 403 && !dialogs.some((one) => one instanceof Token)) open(new Token(context, error.message));
+        if (error.status === 403) askForToken(error.message);
         return;
       }
       await new Promise((resolve) => setTimeout(resolve, 500));
@@ -266,11 +270,16 @@ function drawNow() {
   drawnAt = performance.now();
   patch($("header"), header());
   patch($("main"), h("div.page", { key: route.path }, route.page.view(context, state, route)));
-  patch($("dialogs"), dialogs.map((dialog) => dialog.view()));
+  drawDialogs();
   // Whether everything that the page asked for is there, for whoever drives it.
   const waits = !live || Object.values(state.resources).some((resource) => resource.document === null && resource.error === null);
   $("main").dataset.state = waits ? "loading" : state.stream.state;
   document.title = `${unknownCount() ? `? ${unknownCount()} · ` : ""}${route.id ? printable(route.id) : route.page.title} · Ryusen`;
+}
+
+// Dialogs are drawn at once, not with the next frame: a key that follows another meets what that one did.
+function drawDialogs() {
+  patch($("dialogs"), dialogs.map((dialog) => dialog.view()));
 }
 
 const unknownCount = () => resourceOf(state, "/v1/server")?.document?.counts.unknown ?? 0;
@@ -285,6 +294,7 @@ function header() {
     h("div.bar", null,
       link(context, "/", "Ryusen", { class: "brand" }), h("span.address", null, location.host), workspace() === "default" ? null : h("span.address", null, printable(workspace())),
       h("span.live", { role: "status", title: state.stream.why }, word(STREAMS[state.stream.state] ?? STREAMS.connecting)),
+      state.stream.state === "refused" ? h("button.small", { type: "button", onclick: () => askForToken(null) }, "Use a token") : null,
       h("span.counts", null, count("/workers", "●", "Workers", counts?.workers, "accent"), count("/unknown", "?", "Unknown", counts?.unknown, "alert"), count("/?status=definition_blocked", "■", "Blocked", counts?.blocked, "warn")),
       h("button.help.small", { type: "button", onclick: () => open(new Help(context)), "aria-label": "Keys" }, "?")),
     h("nav.main", { "aria-label": "Pages" }, TABS.map(([path, title], index) => link(context, path, [h("span.number", { "aria-hidden": "true" }, String(index + 1)), title],

@@ -26,7 +26,7 @@ class Mutation {
     if (this.state === "sending" || this.state === "done") return;
     this.body = body;
     this.state = "sending";
-    this.context.draw();
+    this.context.drawDialogs();
     try {
       this.answer = await ask(this.path, { method: "POST", body });
       this.state = "done";
@@ -35,7 +35,7 @@ class Mutation {
       this.state = error instanceof Lost ? "lost" : "refused";
       this.context.failed(error);
     }
-    this.context.draw();
+    this.context.drawDialogs();
   }
 
   again() {
@@ -53,7 +53,7 @@ class Dialog {
   frame(...content) {
     return h("dialog", {
       key: this.key, "aria-labelledby": `${this.key} title`.replaceAll(" ", "-"), class: this.wide ? "wide" : null,
-      ref: (node) => node.showModal(), onclose: () => this.context.closed(this), oncancel: (event) => { event.preventDefault(); this.close(); },
+      ref: (node) => { node.showModal(); node.querySelector("[data-first]")?.focus(); }, onclose: () => this.context.closed(this), oncancel: (event) => { event.preventDefault(); this.close(); },
     }, h("form.dialog", { onsubmit: (event) => { event.preventDefault(); this.submit(); } },
       h("h2", { id: `${this.key} title`.replaceAll(" ", "-") }, this.title), ...content));
   }
@@ -125,7 +125,7 @@ export class Resolve extends Dialog {
     } catch (error) {
       this.context.failed(error);
     }
-    this.context.draw();
+    this.context.drawDialogs();
   }
 
   // The command as it would be sent, or why there is none yet.
@@ -187,7 +187,7 @@ export class Resolve extends Dialog {
       lostNotice(mutation, "The command", "Send it again: under the same key it counts once, and you are told its first answer."), refusedNotice(mutation),
       !locked && why && this.choice ? h(`p.hint${wrong ? ".tone-bad" : ""}`, { id: "resolve-hint", "aria-live": "polite" }, why) : null,
       h("div.buttons", null,
-        button(done || this.over ? "Close" : "Cancel", () => this.close(), { key: "close", ref: (node) => setTimeout(() => node.focus()) }),
+        button(done || this.over ? "Close" : "Cancel", () => this.close(), { key: "close", "data-first": true }),
         done || (this.over && mutation.state !== "lost" && mutation.state !== "sending") ? null : mutation.state === "lost"
           ? h("button.primary", { type: "submit", key: "again", "data-confirm": true }, "Send again under the same key")
           : h("button.primary", { type: "submit", key: "confirm", "data-confirm": true, disabled: locked || Boolean(why) }, mutation.state === "sending" ? "Sending…" : "Confirm")));
@@ -241,7 +241,7 @@ export class Resolve extends Dialog {
     Object.assign(this, values);
     // What was refused was another intent.
     if (this.mutation.state === "refused") this.mutation.state = "ready";
-    this.context.draw();
+    this.context.drawDialogs();
   }
 
   keydown(event) {
@@ -292,7 +292,7 @@ export class Send extends Dialog {
     } catch (error) {
       this.context.failed(error);
     }
-    this.context.draw();
+    this.context.drawDialogs();
   }
 
   request() {
@@ -337,7 +337,7 @@ export class Send extends Dialog {
     const field = (label, element) => h("label.field", null, h("span", null, label), element);
     return this.frame(
       h("fieldset", { disabled: locked }, h("legend.unseen", null, "The event"),
-        field("Name", h("input", { name: "name", value: this.name, list: "event-names", autocomplete: "off", required: true, ref: (node) => setTimeout(() => node.focus()), oninput: (event) => this.set({ name: event.target.value }) })),
+        field("Name", h("input", { name: "name", value: this.name, list: "event-names", autocomplete: "off", required: true, "data-first": true, oninput: (event) => this.set({ name: event.target.value }) })),
         h("datalist", { id: "event-names" }, names.map((name) => h("option", { key: name, value: name }))),
         this.file ? h("p", null, "Payload: ", h("strong", null, say.printable(this.file.name)), `, ${this.file.bytes.length} bytes `, button("Use JSON instead", () => this.set({ file: null }), { class: "small" }))
           : field("Data, as JSON", h("textarea", { name: "data", rows: 6, spellcheck: "false", value: this.data, oninput: (event) => this.set({ data: event.target.value }) })),
@@ -370,13 +370,13 @@ export class Send extends Dialog {
   another() {
     this.mutation = new Mutation(this.context, this.mutation.path);
     this.intent = null;
-    this.context.draw();
+    this.context.drawDialogs();
   }
 
   set(values) {
     Object.assign(this, values);
     if (this.mutation.state === "refused") this.mutation.state = "ready";
-    this.context.draw();
+    this.context.drawDialogs();
   }
 }
 
@@ -402,7 +402,7 @@ export class Cancel extends Dialog {
       done ? h("div", { role: "status" }, notice("good", mutation.answer.status === "replayed" ? "It was asked to stop before" : "The stop is recorded", "a callback that has begun is not interrupted; what it answers still counts."))
         : h("p", null, "No new step begins. What has succeeded is undone in reverse order; a callback that has begun is not interrupted."),
       lostNotice(mutation, "The stop", "Asking again is safe."), refusedNotice(mutation),
-      h("div.buttons", null, button(done ? "Close" : "Keep it running", () => this.close(), { key: "close", ref: (node) => setTimeout(() => node.focus()) }),
+      h("div.buttons", null, button(done ? "Close" : "Keep it running", () => this.close(), { key: "close", "data-first": true }),
         done ? null : h("button.danger", { type: "submit", key: "confirm", "data-confirm": true, disabled: mutation.state === "sending" }, mutation.state === "sending" ? "Sending…" : mutation.state === "lost" ? "Ask again" : "Cancel run")));
   }
 }
@@ -425,7 +425,7 @@ export class Token extends Dialog {
 
   view() {
     return this.frame(h("p", null, "It is kept for this tab, until the tab is closed."), this.why ? notice("bad", "Refused", this.why) : null,
-      h("label.field", null, h("span", null, "Token"), h("input", { name: "token", type: "password", value: this.text, autocomplete: "off", ref: (node) => setTimeout(() => node.focus()), oninput: (event) => { this.text = event.target.value; this.context.draw(); } })),
+      h("label.field", null, h("span", null, "Token"), h("input", { name: "token", type: "password", value: this.text, autocomplete: "off", "data-first": true, oninput: (event) => { this.text = event.target.value; this.context.drawDialogs(); } })),
       h("div.buttons", null, button("Close", () => this.close(), { key: "close" }), h("button.primary", { type: "submit", key: "confirm", disabled: !this.text.trim() }, "Use it")));
   }
 }
