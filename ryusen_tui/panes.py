@@ -6,7 +6,7 @@ Loading, empty, failed, stale and without a server are five different sights, so
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 from textual.containers import Vertical
@@ -169,13 +169,25 @@ class Pane(Vertical):
         return [own("   filter: ", "muted"), foreign(self.filter, "accent")] if self.filter else []
 
 
+class _Made(NamedTuple):
+    """A row, what it was made of, and between which instants it would be made no other way."""
+
+    document: object
+    from_ms: int
+    until_ms: int
+    row: Row
+
+
 class ListPane(Pane):
     """A pane that is a table."""
 
     def __init__(self, name: PaneName, dashboard: Dashboard) -> None:
         super().__init__(name, dashboard)
         self.spec = SPECS[name]
-        self._made: dict[int, tuple[object, str, Row]] = {}
+        self._made: dict[int, _Made] = {}
+        self._documents: tuple[Any, ...] | None = None
+        self._listed: list[Row] = []
+        self._until_ms = 0
         self.table = Table(self.spec.columns, dashboard.glyphs, id=f"{name}-table")
 
     def compose(self) -> ComposeResult:
@@ -219,23 +231,25 @@ class ListPane(Pane):
         self.query_one(f"#{self.place}-title", Bar).put(tuple(title))
 
     def _rows(self) -> list[Row] | None:
-        """The rows; of what is as it was, and as old to the second, those of the last time."""
+        """The rows; of what is as it was, and whose age reads the same, those of the last time."""
         documents = cast("tuple[Any, ...] | None", getattr(self.feed.board, self.spec.topic))
-        if documents is None:
-            return None
+        now_ms = _now_ms()
+        if documents is None or (documents is self._documents and now_ms < self._until_ms):
+            self._documents = documents
+            return None if documents is None else self._listed
+        self._documents = documents
         if self.place == "unknown":
             documents = tuple(sorted(documents, key=lambda one: (one.unknown_at_ms or 0, one.attempt_id)))
-        glyphs, now_ms = self._dashboard.glyphs, _now_ms()
         before, self._made = self._made, {}
-        rows: list[Row] = []
         for document in documents:
-            old = tables.age(self.spec.moved_ms(document), now_ms)
             known = before.get(id(document))
-            if known is None or known[0] is not document or known[1] != old:
-                known = (document, old, self.spec.row(document, glyphs, now_ms))
+            if known is None or known.document is not document or not known.from_ms <= now_ms < known.until_ms:
+                until_ms = tables.age_until_ms(self.spec.moved_ms(document), now_ms)
+                known = _Made(document, now_ms, until_ms, self.spec.row(document, self._dashboard.glyphs, now_ms))
             self._made[id(document)] = known
-            rows.append(known[2])
-        return rows
+        self._listed = [known.row for known in self._made.values()]
+        self._until_ms = min((known.until_ms for known in self._made.values()), default=tables.NEVER_MS)
+        return self._listed
 
     def _nothing(self) -> list[Line]:
         if self.filter:

@@ -11,10 +11,11 @@ from textual.widgets import ContentSwitcher, Static
 
 from ryusen_protocol.client import ApiProblem, UnreadableAnswer
 from ryusen_tui import story, waterfall
+from ryusen_tui.chart import Chart
 from ryusen_tui.link import AnswerLost, NoServer
 from ryusen_tui.screens import Framed
 from ryusen_tui.spans import Glyphs, Line, Span, foreign, own, plain
-from ryusen_tui.widgets import Bar, Chart, Prose, text
+from ryusen_tui.widgets import Bar, Prose, text
 
 if TYPE_CHECKING:
     from textual import events

@@ -66,11 +66,11 @@ class Framed(Screen[Any]):
 
     def redraw_head(self) -> None:
         """Counts or contact are different."""
-        self.query_one("#head", Bar).refresh()
+        self.query_one("#head", Bar).redraw()
 
     def redraw_foot(self) -> None:
         """Another place has the focus."""
-        self.query_one("#foot", Bar).refresh()
+        self.query_one("#foot", Bar).redraw()
 
     def _foot(self, columns: int) -> Line:
         return foot_line(self.place, columns)

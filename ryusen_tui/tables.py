@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         WorkerDocument,
     )
 
+NEVER_MS: Final = 2**63
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 GAP: Final = 2
 MARKER: Final = 2
 """Columns before the first one, where the row that is acted on is marked."""
@@ -149,11 +151,21 @@ def age(at_ms: int | None, now_ms: int) -> str:
     """How long ago, in the largest unit alone, so that a list does not flicker."""
     if at_ms is None:
         return ""
-    seconds = max(0, now_ms - at_ms) // 1_000
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    size, unit = _unit(max(0, now_ms - at_ms))
+    return f"{max(0, now_ms - at_ms) // size}{unit}"
+
+
+def age_until_ms(at_ms: int | None, now_ms: int) -> int:
+    """The instant from which that age reads otherwise; clocks of two machines may be apart."""
+    if at_ms is None:
+        return NEVER_MS
+    old_ms = max(0, now_ms - at_ms)
+    size, _ = _unit(old_ms)
+    return at_ms + (old_ms // size + 1) * size
+
+
+def _unit(old_ms: int) -> tuple[int, str]:
+    return next(((size, unit) for size, unit in _UNITS if old_ms >= size), _UNITS[-1])
 
 
 def run_row(run: RunSummary, glyphs: Glyphs, *, now_ms: int) -> Row:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ryusen_tui.chart import Chart
 from ryusen_tui.keys import HINTS_MAX, MORE, PLACES
 from ryusen_tui.runview import TABS, RunView
-from ryusen_tui.widgets import Chart
 from tests.tui.conftest import Gallery
 from tests.tui.stage import SIZES, Driven, dashboard
 
