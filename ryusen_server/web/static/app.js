@@ -5,7 +5,7 @@ import { Lost, Refused, ask, segment, token } from "./api.js";
 import { Cancel, Help, Resolve, Send, Token, pendingIntents } from "./dialogs.js";
 import { h, patch } from "./dom.js";
 import { Live } from "./live.js";
-import { EMPTY, due, reduce, resourceOf } from "./model.js";
+import { EMPTY, due, looksTheSame, reduce, resourceOf } from "./model.js";
 import * as pages from "./pages.js";
 import { ROWS, everyAttempt, run } from "./run.js";
 import { link, word } from "./parts.js";
@@ -19,7 +19,9 @@ const SPACING_MAX_MS = 3_000;
 const SLOW = { server: 1_000, workers: 1_000, functions: 1_000 };
 const TYPED_MS = 200;
 const DRAWN_MS = 100;
-const FRESH_UI = { fold: false, rows: ROWS, scrolled: 0 };
+const PORTION_FIRST = 20;
+const PORTION = 40;
+const FRESH_UI = { fold: false, zoom: 1, pan: 0, rows: ROWS, scrolled: 0, portion: PORTION_FIRST };
 
 const $ = (id) => document.getElementById(id);
 
@@ -29,6 +31,7 @@ let ui = { ...FRESH_UI };
 let dialogs = [];
 let acknowledgements = [];
 let drawing = false;
+let isPart = false;
 let drawnAt = 0;
 let typing = null;
 let live = null;
@@ -54,6 +57,12 @@ const context = {
   get acknowledgements() { return acknowledgements; },
   // Attempts that a command was sent for whose answer never came.
   get owed() { return dialogs.length ? [] : Object.values(pendingIntents()).map((intent) => intent.attempt); },
+  // As much of a long list as is drawn so far: the first screen at once, and more with each frame that follows.
+  portion(list) {
+    if (list.length <= ui.portion) return list;
+    isPart = true;
+    return list.slice(0, ui.portion);
+  },
   drawDialogs: () => drawDialogs(),
   set(values) { ui = { ...ui, ...values }; draw(); },
   // A workspace other than the usual one stays in every address.
@@ -144,10 +153,12 @@ function announce(text) {
 function act(action) {
   const before = state;
   state = reduce(state, action);
-  if (state !== before) {
-    drawSoon();
-    pump();
-  }
+  if (state === before) return;
+  pump();
+  if (looksTheSame(before, state)) return;
+  // What is waited for is shown with the next frame.
+  if (action.type === "answered" && before.resources[action.key]?.document === null) draw();
+  else drawSoon();
 }
 
 function want() {
@@ -268,8 +279,13 @@ function drawSoon() {
 function drawNow() {
   drawing = false;
   drawnAt = performance.now();
+  isPart = false;
   patch($("header"), header());
   patch($("main"), h("div.page", { key: route.path }, route.page.view(context, state, route)));
+  if (isPart) {
+    ui = { ...ui, portion: ui.portion + PORTION };
+    draw();
+  }
   drawDialogs();
   // Whether everything that the page asked for is there, for whoever drives it.
   const waits = !live || Object.values(state.resources).some((resource) => resource.document === null && resource.error === null);
@@ -311,10 +327,13 @@ function navigate(href, { replace = false, still = false } = {}) {
 }
 
 function arrive({ still = false, scroll = 0 } = {}) {
-  const before = { workspace: workspace(), path: route.path };
+  const before = { workspace: workspace(), path: route.path, tab: route.query.get("tab") };
   route = read();
   if (before.workspace !== workspace()) return location.reload();
   if (route.path !== before.path) ui = { ...FRESH_UI };
+  else if (route.query.get("tab") !== before.tab) ui = { ...ui, rows: ROWS, portion: PORTION_FIRST };
+  // Where a place in it is gone back to, a list is drawn whole.
+  if (scroll) ui = { ...ui, portion: Infinity };
   want();
   drawNow();
   if (!still) {

@@ -116,10 +116,18 @@ function update(node, item, svg) {
 function set(node, name, value) {
   if (name === "key" || name === "memo" || name === "ref") return;
   if (name.startsWith("on")) listen(node, name.slice(2), value);
-  else if (name === "style") for (const [rule, said] of Object.entries(value ?? {})) node.style.setProperty(rule, said);
+  else if (name === "style") restyle(node, value ?? {});
   else if (PROPERTIES.has(name) && node.namespaceURI !== SVG) node[name] = value ?? (name === "value" ? "" : false);
   else if (value === null || value === undefined || value === false) node.removeAttribute(name);
   else node.setAttribute(name, value === true ? "" : String(value));
+}
+
+function restyle(node, rules) {
+  const styled = (node[KEPT].styled ??= {});
+  for (const [rule, said] of Object.entries(rules)) {
+    if (styled[rule] !== said) node.style.setProperty(rule, said);
+    styled[rule] = said;
+  }
 }
 
 function listen(node, type, handler) {

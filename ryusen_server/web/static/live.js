@@ -16,6 +16,7 @@ export class Live {
     this.tell = tell;
     this.position = 0;
     this.leading = false;
+    this.followed = false;
     this.state = "connecting";
     this.ended = false;
     this.channel = null;
@@ -35,7 +36,7 @@ export class Live {
     navigator.locks.request(name, { signal: this.abort.signal }, async () => {
       this.leading = true;
       // Whoever led before is gone, and others may have heard more or less of it.
-      this.channel.postMessage({ kind: "at", position: this.position });
+      this.channel.postMessage({ kind: "at", position: this.position, asks: true });
       await this.#follow();
     }).catch(() => {});
     this.channel.postMessage({ kind: "hello" });
@@ -49,7 +50,9 @@ export class Live {
 
   #hear(message) {
     if (this.ended) return;
+    if (message.kind === "at" && message.asks) this.channel.postMessage({ kind: "hello" });
     if (message.kind === "hello" && this.leading) {
+      this.followed = true;
       this.channel.postMessage({ kind: "at", position: this.position });
       this.channel.postMessage({ kind: "state", state: this.state, why: "" });
     } else if (message.kind === "at" && !this.leading && message.position > this.position) {
@@ -65,7 +68,7 @@ export class Live {
   #stand(state, why = "") {
     this.state = state;
     this.tell("stream", { state, why });
-    if (this.leading) this.channel?.postMessage({ kind: "state", state, why });
+    if (this.leading && this.followed) this.channel.postMessage({ kind: "state", state, why });
   }
 
   // Each change once and in order, whoever it comes from.
@@ -74,7 +77,8 @@ export class Live {
     if (name === "change" || name === "heartbeat") this.position = Math.max(this.position, document.position);
     if (name === "resync") this.position = document.position;
     this.tell(name, document);
-    if (this.leading) this.channel?.postMessage({ kind: "event", name, document });
+    // A tab that joins is told the position, and asks again if it is behind: nothing has to be said to nobody.
+    if (this.leading && this.followed) this.channel.postMessage({ kind: "event", name, document });
   }
 
   async #follow() {
@@ -102,11 +106,8 @@ export class Live {
 
   async #read(begun) {
     const silence = new AbortController();
-    let timer = setTimeout(() => silence.abort(), SILENCE_MS);
-    const heard = () => {
-      clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(), SILENCE_MS);
-    };
+    let heardAt = performance.now();
+    const timer = setInterval(() => { if (performance.now() - heardAt > SILENCE_MS) silence.abort(); }, SILENCE_MS / 5);
     try {
       const answer = await fetch(`${this.path}?after=${this.position}`, {
         headers: headers({ accept: "text/event-stream" }), cache: "no-store", signal: AbortSignal.any([silence.signal, this.abort.signal]),
@@ -118,13 +119,13 @@ export class Live {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) return;
-        heard();
+        heardAt = performance.now();
         const blocks = (rest + value).split("\n\n");
         rest = blocks.pop();
         for (const block of blocks) this.#event(block);
       }
     } finally {
-      clearTimeout(timer);
+      clearInterval(timer);
     }
   }
 

@@ -43,7 +43,7 @@ function wanted(state, list) {
 function answered(state, { key, document }) {
   const before = state.resources[key];
   if (!before) return state;
-  const merged = before.kind === "history" ? grown(before.document, document) : document;
+  const merged = before.kind === "history" ? grown(before.document, document) : before.kind === "run" ? settledKept(before.document, document) : document;
   const more = before.kind === "history" && document.next_cursor !== null;
   const after = change(state, key, (resource) => ({ ...resource, asking: false, error: null, stale: resource.stale || more, document: merged }));
   return told(after, before, document);
@@ -57,6 +57,19 @@ function grown(before, page) {
   return fresh.length || !before ? { items: items.concat(fresh), complete: page.next_cursor === null } : { ...before, complete: page.next_cursor === null };
 }
 
+// What is over never changes, so it stays the very object it was: whatever was made of it can be used again.
+function settledKept(before, document) {
+  if (!before) return document;
+  const kept = (ones, others) => ones.map((one, index) => (isSame(others[index], one) ? others[index] : one));
+  return { ...document, steps: kept(document.steps, before.steps), unwind: { ...document.unwind, targets: kept(document.unwind.targets, before.unwind.targets) } };
+}
+
+const isSame = (one, other) => one !== undefined && isOver(one) && isOver(other) && one.step_id === other.step_id && one.state === other.state &&
+  one.completed_at_ms === other.completed_at_ms && one.attempts.length === other.attempts.length;
+
+// A step or a target of the unwind that no later change is about.
+export const isOver = (one) => one.state !== "pending" && one.completed_at_ms !== null && one.attempts.every((attempt) => attempt.settled_at_ms !== null);
+
 function told(state, resource, document) {
   const summaries = resource.kind === "runs" ? document.items : resource.kind === "run" ? [document] : [];
   if (!summaries.length) return keepRuns(state);
@@ -64,7 +77,10 @@ function told(state, resource, document) {
   const runs = { ...state.runs };
   for (const summary of summaries) {
     const known = runs[summary.run_id];
-    if (!known || known.at <= at) runs[summary.run_id] = { at, run: summary };
+    if (known && known.at > at) continue;
+    // The same facts stay the same object, and nobody draws them again.
+    const text = resource.kind === "runs" ? JSON.stringify(summary) : null;
+    runs[summary.run_id] = { at, text, run: text !== null && known?.text === text ? known.run : summary };
   }
   return keepRuns({ ...state, runs });
 }
@@ -78,6 +94,15 @@ function keepRuns(state) {
     }
   }
   return { ...state, runs };
+}
+
+// Whether a page shows the same of both: how far a position has come, and what is being asked for, is not shown.
+export function looksTheSame(one, other) {
+  if (one === other) return true;
+  const keys = Object.keys(one.resources);
+  if (one.stream !== other.stream || keys.length !== Object.keys(other.resources).length) return false;
+  return keys.every((key) => one.resources[key].document === other.resources[key]?.document && one.resources[key].error === other.resources[key]?.error) &&
+    Object.keys(other.runs).every((runId) => one.runs[runId]?.run === other.runs[runId].run);
 }
 
 function touched(state, concerned) {

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { lookOf, resourceOf, runOf, runsOf } from "./model.js";
 import { query, segment } from "./api.js";
 import * as say from "./say.js";
-import { ago, block, button, copy, eventLink, facts, id, link, looked, notice, payload, runLink, table, when, word } from "./parts.js";
+import { ago, block, button, copy, eventLink, facts, id, link, looked, notice, payload, runLink, serial, table, when, word } from "./parts.js";
 
 const LIST = 100;
 const STATUSES = [["running", "Running"], ["definition_blocked", "Blocked"], ["stopping", "Cancelling or timing out"], ["compensating", "Compensating"],
@@ -43,7 +43,7 @@ export const runs = {
           ? [h("p", null, "No run matches these filters."), link(context, "/", "Show all runs", { class: "button" })]
           : [h("p", null, "There are no runs yet."), h("p.quiet", null, "An event that a trigger matches starts one: send it here, or with ",
             h("code", null, "ryusen send NAME -d '{}'"), ".")],
-        show: () => [runTable(context, runsOf(state, key)), pager(context, route, resource.document)],
+        show: () => [runTable(context, context.portion(runsOf(state, key))), pager(context, route, resource.document)],
       }),
     ];
   },
@@ -69,8 +69,8 @@ const RUN_COLUMNS = [["Status", "fixed"], ["Recovery", "fixed wide"], ["Function
 function runTable(context, list) {
   return table("Runs", RUN_COLUMNS, list.map((run) => ({
     key: run.run_id,
-    props: { class: run.attention ? `needs-${run.attention}` : null },
-    cells: [
+    props: { class: run.attention ? `needs-${run.attention}` : null, memo: `${serial(run)} ${say.age(context.now - run.created_at_ms)}` },
+    cells: () => [
       word(say.runWord(run)), word(say.recoveryWord(run.recovery, run.unwind_counts)), functionName(run),
       runLink(context, run.run_id, { "data-row": true }), ago(run.created_at_ms, context.now),
       run.ended_at_ms === null ? h("span.quiet", null, "…") : say.span(run.ended_at_ms - run.created_at_ms),
@@ -115,7 +115,7 @@ export const unknown = {
         what: "Unknown attempts",
         empty: [h("p", null, word({ glyph: "✓", text: "Nothing is Unknown.", tone: "good" })), h("p.quiet", null, "Every effect that was allowed to begin has an answer, or its worker is still in contact.")],
         show: (document) => [table("Unknown attempts", [["Unknown for", "number"], ["Run", "whole"], ["Step"], ["Phase"], ["Attempt", "number"], ["Generation", "number"],
-          ["Allowed"], ["", "act"]], document.items.map((attempt) => ({
+          ["Allowed"], ["", "act"]], context.portion(document.items).map((attempt) => ({
           key: attempt.attempt_id,
           cells: [ago(attempt.unknown_at_ms ?? context.now, context.now), runLink(context, attempt.run_id, { "data-row": true }), id(attempt.step_id),
             attempt.phase, String(attempt.attempt), String(attempt.attempt_generation),
@@ -171,9 +171,10 @@ export const events = {
         what: "events",
         empty: [h("p", null, route.query.get("name") ? "No event has this name." : "There are no events yet.")],
         show: (document) => [table("Events", [["Name"], ["Event", "whole"], ["Age", "number"], ["Matched", "number"], ["Fan-out", "fixed"], ["Routing generation"]],
-          document.items.map((event) => ({
+          context.portion(document.items).map((event) => ({
             key: event.event_id,
-            cells: [h("span.name", null, say.printable(event.name)),
+            props: { memo: `${serial(event)} ${say.age(context.now - event.received_at_ms)}` },
+            cells: () => [h("span.name", null, say.printable(event.name)),
               link(context, `/events/${encodeURIComponent(event.event_id)}`, h("code.id", null, say.printable(event.event_id)), { "data-row": true }),
               ago(event.received_at_ms, context.now), event.matched === 0 ? h("span.quiet", null, "none") : String(event.matched),
               word(say.expansionWord(event.expansion)), id(event.routing_generation)],

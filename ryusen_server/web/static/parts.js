@@ -1,7 +1,7 @@
 // The pieces every page is made of: words with their glyphs, ids, instants, facts, tables, and the five looks of what is asked for.
 
 import { h } from "./dom.js";
-import { clock, fromNow, instant, printable, span } from "./say.js";
+import { age, clock, fromNow, instant, printable } from "./say.js";
 import { oneLine, payloadText, valueText } from "./values.js";
 
 export const word = (said, title) => said.text === "" ? null : h(`span.word.tone-${said.tone}`, { title },
@@ -15,7 +15,7 @@ export const eventLink = (context, eventId) => link(context, `/events/${encodeUR
 
 export const when = (atMs, { short = false } = {}) => atMs === null || atMs === undefined ? null :
   h("time", { datetime: isoOf(atMs), title: instant(atMs) }, short ? clock(atMs) : instant(atMs));
-export const ago = (atMs, nowMs) => h("time", { datetime: isoOf(atMs), title: instant(atMs) }, span(Math.max(0, nowMs - atMs)));
+export const ago = (atMs, nowMs) => h("time", { datetime: isoOf(atMs), title: instant(atMs) }, age(nowMs - atMs));
 export const until = (atMs, nowMs) => [when(atMs), " ", h("span.quiet", null, `(${fromNow(atMs, nowMs)})`)];
 
 function isoOf(atMs) {
@@ -26,15 +26,25 @@ function isoOf(atMs) {
 export const facts = (...pairs) => h("dl.facts", null, pairs.filter(Boolean).map(([name, ...said]) =>
   h("div", { key: name }, h("dt", null, name), h("dd", null, ...said))));
 
+const serials = new WeakMap();
+let latest = 0;
+
+// A number for an object that only that object has: what is made of facts that never change is remembered under it.
+export function serial(object) {
+  if (!serials.has(object)) serials.set(object, (latest += 1));
+  return serials.get(object);
+}
+
 // A table whose rows keep their elements. Columns: [title, class?]. Rows: { key, cells, props? }; cells may be a function, for rows with a memo.
-export function table(label, columns, rows, { foot = null, className = "" } = {}) {
+// Where all rows have one, none is looked at unless one has changed.
+export function table(label, columns, rows, { className = "" } = {}) {
+  const memo = rows.every(({ props }) => props?.memo !== undefined) ? rows.map(({ key, props }) => `${key} ${props.memo}`).join("\n") : undefined;
   return h("div.scroller", { role: "region", "aria-label": label, tabindex: 0 },
     h("table", { class: className, "aria-label": label },
       h("thead", null, h("tr", null, columns.map(([title, kind]) => h("th", { key: title || "actions", scope: "col", class: kind },
         title || h("span.unseen", null, "Actions"))))),
-      h("tbody", null, rows.map(({ key, cells, props }) => h("tr", { key, ...props }, () => (typeof cells === "function" ? cells() : cells).map((cell, index) =>
-        h("td", { key: String(index), class: columns[index][1], "data-label": columns[index][0] }, cell))))),
-      foot));
+      h("tbody", { memo }, () => rows.map(({ key, cells, props }) => h("tr", { key, ...props }, () => (typeof cells === "function" ? cells() : cells).map((cell, index) =>
+        h("td", { key: String(index), class: columns[index][1], "data-label": columns[index][0] }, cell)))))));
 }
 
 export function payload(base64) {

@@ -2,13 +2,13 @@
 // the server went by.
 
 import { h } from "./dom.js";
-import { lookOf, resourceOf, runOf } from "./model.js";
+import { isOver, lookOf, resourceOf, runOf } from "./model.js";
 import { segment } from "./api.js";
 import { sentences } from "./history.js";
 import * as say from "./say.js";
 import * as timeline from "./timeline.js";
 import { acknowledgements, attention, functionName, resolveButton, serverOf } from "./pages.js";
-import { ago, block, button, copy, eventLink, facts, failure, id, link, looked, notice, payload, runLink, table, until, value, when, word } from "./parts.js";
+import { ago, block, button, copy, eventLink, facts, failure, id, link, looked, notice, payload, runLink, serial, table, until, value, when, word } from "./parts.js";
 
 const TABS = [["timeline", "Timeline"], ["attempts", "Attempts"], ["history", "History"], ["data", "Input and output"], ["logs", "Logs"], ["why", "Why"]];
 const ROWS_FIRST = 200;
@@ -52,7 +52,7 @@ function runView(context, state, route, run) {
       h("div", null, h("span.label", null, "Status"), word(say.runWord(run))),
       run.outcome && run.status !== "ended" ? h("div", null, h("span.label", null, "Outcome"), word(say.runWord({ ...run, status: "ended" }))) : null,
       h("div", null, h("span.label", null, "Recovery"), run.recovery ? word(say.recoveryWord(run.recovery, run.unwind_counts)) : h("span.quiet", null, "none yet"), whyPartial(run)),
-      h("div", null, h("span.label", null, run.ended_at_ms === null ? "Running for" : "Took"), h("span", null, say.span(took))),
+      h("div", null, h("span.label", null, run.ended_at_ms === null ? "Running for" : "Took"), h("span", null, run.ended_at_ms === null ? say.soFar(took) : say.span(took))),
       h("div", null, h("span.label", null, "Steps"), h("span", null, `${run.steps_completed}/${run.steps_declared}`)),
       run.attention ? h("div", null, h("span.label", null, "Needs"), h("span", null, attention(context, run))) : null),
     banners(context, run),
@@ -84,7 +84,7 @@ function banners(context, run) {
   return [
     run.blocker ? blocked(run.blocker) : null,
     unknown.map((attempt) => notice("alert", `${attempt.phase === "compensation" ? "Undoing" : "Step"} ${say.printable(attempt.step_id)}, attempt ${attempt.attempt}, is Unknown`,
-      `its effect was allowed to begin and nobody can establish what it did${attempt.unknown_at_ms === null ? "" : `; since ${say.span(Math.max(0, context.now - attempt.unknown_at_ms))}`}.`, null,
+      `its effect was allowed to begin and nobody can establish what it did${attempt.unknown_at_ms === null ? "" : `; since ${say.soFar(context.now - attempt.unknown_at_ms)}`}.`, null,
       h("p", null, resolveButton(context, attempt)))),
     run.attention === "unknown" && run.attention_run_id !== run.run_id ? notice("alert", "A run below this one needs you", null, null, h("p", null, runLink(context, run.attention_run_id))) : null,
     run.attention === "no_worker" ? notice("warn", "No worker can run it", `nobody connected has the function ${say.printable(run.function)} of ${say.printable(run.application)} and takes work; the work stays queued until one comes.`) : null,
@@ -106,12 +106,10 @@ export const everyAttempt = (run) => [...run.steps.flatMap((step) => step.attemp
 
 function timelineTab(context, state, route, run) {
   const history = resourceOf(state, historyKey(context, route).key)?.document?.items ?? NOTHING;
-  const fold = context.ui.fold;
-  const plan = timeline.layout(run, history, context.now, { fold });
+  const plan = timeline.layout(run, history, context.now, context.ui);
   if (!plan.rows.length) return h("p.empty", null, "The function has not reached a step yet.");
-  const canFold = fold || timeline.gapsOf(plan.rows, plan.length).length > 0;
   return [
-    canFold ? h("label.check", null, h("input", { type: "checkbox", checked: fold, onchange: (event) => context.set({ fold: event.target.checked }) }), "Fold long waits") : null,
+    controls(context, plan),
     picture(context, run, plan),
     stepTable(context, run),
     run.unwind.targets.length ? unwindTable(context, run) : null,
@@ -119,55 +117,79 @@ function timelineTab(context, state, route, run) {
   ];
 }
 
+function controls(context, plan) {
+  const { fold, zoom, pan } = context.ui;
+  const act = (text, name, values, isOff) => button(text, () => context.set(values), { class: "small", key: name, "aria-label": name, disabled: isOff });
+  return h("div.controls", { role: "group", "aria-label": "Time axis" },
+    act("+", "Zoom in", timeline.zoomed(context.ui, 1), zoom >= 64), act("−", "Zoom out", timeline.zoomed(context.ui, -1), zoom === 1),
+    zoom === 1 ? null : [act("←", "Earlier", timeline.panned(context.ui, -1), pan === 0), act("→", "Later", timeline.panned(context.ui, 1), pan >= 1 - 1 / zoom),
+      act("All", "Show all of it", timeline.zoomed(context.ui, 0), false), h("span.quiet", null, `×${zoom}`)],
+    fold || timeline.gapsOf(plan.rows, plan.length).length ? h("label.check", { key: "fold" }, h("input", { type: "checkbox", checked: fold, onchange: (event) => context.set({ fold: event.target.checked }) }), "Fold long waits") : null);
+}
+
 const RECOVERY_REASONS = { succeeded: "Nothing was undone: the run succeeded.", empty_unwind: "Nothing was undone: no successful step could be reversed. Attempts that failed stay in the history." };
 const ROW = 26;
+const LANES_SEEN = 34;
+const NUMBERS = 3;
 
-// Only the rows in view are drawn, so that a run of a thousand steps costs what a short one does.
+// Only the rows in view are drawn, so that a run of a thousand steps costs what a short one does. Bars stand at their instants, and what of the
+// axis is seen is the frame around them: as time goes on only the frame moves.
 function picture(context, run, plan) {
   const height = plan.rows.length * ROW;
-  const first = Math.max(0, Math.floor(context.ui.scrolled / ROW) - 5);
-  const shown = plan.rows.slice(first, first + 40);
-  const percent = (ms) => `${(plan.scale.at(Math.max(0, Math.min(ms, plan.length))) * 100).toFixed(3)}%`;
-  const width = (from, to) => `${Math.max(0, (plan.scale.at(Math.min(to, plan.length)) - plan.scale.at(Math.max(0, from))) * 100).toFixed(3)}%`;
-  const axis = plan.scale.gaps.length ? [] : timeline.ticks(plan.length, context.narrow ? 3 : 6);
+  const first = Math.max(0, Math.min(Math.floor(context.ui.scrolled / ROW) - 5, plan.rows.length - LANES_SEEN));
+  const shown = plan.rows.slice(first, first + LANES_SEEN);
+  const number = (value) => String(Number(value.toFixed(NUMBERS)));
+  const percent = (place) => `${(((place - plan.from) / plan.shown) * 100).toFixed(NUMBERS)}%`;
+  const marks = plan.gaps.length
+    ? plan.gaps.map(([from, to]) => ({ at: from, place: (plan.at(from) + plan.at(to)) / 2, text: `⋯ ${say.span(to - from)}` })).filter(({ place }) => place >= plan.from && place <= plan.from + plan.shown)
+    : timeline.ticks(plan.from, plan.from + plan.shown, context.narrow ? 3 : 6).map(({ at, text }) => ({ at, place: at, text }));
+  const late = plan.from + plan.shown * 0.93;
+  const gridKey = marks.map(({ place }) => number(place)).join(" ");
+  const scaleKey = plan.gaps.length ? `${plan.total} ${plan.gaps.join(" ")}` : "";
+  const frame = `${number(plan.from)} 0 ${number(plan.shown)} ${ROW}`;
+  const bar = (one, index) => {
+    const [y, thick] = one.kind === "pause" ? [ROW / 2 - 1, 2] : one.kind === "pass" ? [10, 6] : [6, 14];
+    const from = plan.at(one.from);
+    return h("rect", { key: String(index), class: `bar ${one.kind} tone-${one.tone}`, x: number(from), width: number(Math.max(0, plan.at(one.to) - from)), y: String(y), height: String(thick) }, h("title", null, one.title));
+  };
   return h("div.picture", null,
-    h("div.axis", { "aria-hidden": "true" }, h("div.scale", null, axis.map((at) => h("span", { key: String(at), class: at > plan.length * 0.93 ? "end" : null, style: { left: percent(at) } }, at === 0 ? "0" : say.span(at))))),
+    h("div.axis", { "aria-hidden": "true" }, h("div.scale", null, marks.map(({ at, place, text }) => h("span", { key: String(at), class: place > late ? "end" : place === plan.from ? "begin" : null, style: { left: percent(place) } }, text)))),
     h("div.lanes", { role: "img", tabindex: 0, "aria-label": timeline.describe(run, plan.rows), onscroll: (event) => context.scrolled(event.target.scrollTop) },
       h("div.lanes-height", { style: { height: `${height}px` } },
         h("div.lanes-shown", { style: { transform: `translateY(${first * ROW}px)` } },
           shown.map((row) => h(`div.lane.${row.kind}`, { key: row.key },
             h("span.lane-name", { title: row.label }, row.label),
-            h("svg.bars", { width: "100%", height: String(ROW), focusable: "false" },
-              axis.map((at) => h("line.grid", { key: `grid ${at}`, x1: percent(at), x2: percent(at), y1: "0", y2: String(ROW) })),
-              row.segments.map((one, index) => h("rect", { key: String(index), class: `bar ${one.kind} tone-${one.tone}`, x: percent(one.from), width: width(one.from, one.to),
-                y: one.kind === "pause" ? String(ROW / 2 - 1) : one.kind === "pass" ? "10" : "6", height: one.kind === "pause" ? "2" : one.kind === "pass" ? "6" : "14", rx: "2" }, h("title", null, one.title)))),
+            h("svg.bars", { width: "100%", height: String(ROW), viewBox: frame, preserveAspectRatio: "none", focusable: "false" },
+              h("g", { key: "grid", memo: gridKey }, () => marks.map(({ at, place }) => h("line.grid", { key: String(at), x1: number(place), x2: number(place), y1: "0", y2: String(ROW) }))),
+              h("g", { key: "bars", memo: row.isOver ? `${serial(row.segments)} ${scaleKey}` : undefined }, () => row.segments.map(bar))),
             h("span.lane-note", { title: row.note }, row.word ? word(row.word) : null, " ", h("span.quiet", null, row.note))))))));
 }
 
 const tookOf = (from, to) => (from === null || to === null ? "" : say.span(Math.max(0, to - from)));
 
 function stepTable(context, run) {
-  const rows = run.steps.slice(0, context.ui.rows);
+  const rows = context.portion(run.steps.slice(0, context.ui.rows));
+  const shown = Math.min(run.steps.length, context.ui.rows);
   return [
     table("Steps", [["Step"], ["Kind"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Outcome", "grow"]], rows.map((step) => ({
       key: step.step_id,
-      // A step that is over never changes.
-      props: { memo: step.completed_at_ms === null ? undefined : `${step.state} ${step.completed_at_ms} ${step.attempts.length}` },
+      props: { memo: isOver(step) ? serial(step) : undefined },
       cells: () => [id(step.step_id), `${step.kind}${step.has_compensation ? ", can be undone" : ""}`, word(step.state === "pending" && step.attempts.length ? say.attemptWord(step.attempts.at(-1), context.now) : say.stepWord(step)),
         tookOf(step.declared_at_ms, step.completed_at_ms), step.attempts.length ? String(step.attempts.length) : "",
         [timeline.stepNote(step), step.state === "pending" && step.due_at_ms !== null ? [" until ", when(step.due_at_ms)] : null,
           step.child_run_id ? [" ", runLink(context, step.child_run_id)] : null, step.event_id ? [" ", eventLink(context, step.event_id)] : null,
           step.correlation && Object.keys(step.correlation).length ? h("span.quiet", null, ` ${Object.entries(step.correlation).map(([name, said]) => `${say.printable(name)}=${say.printable(said)}`).join(", ")}`) : null]],
     }))),
-    run.steps.length > rows.length ? button(`Show ${Math.min(500, run.steps.length - rows.length)} more of ${run.steps.length} steps`, () => context.set({ rows: context.ui.rows + 500 })) : null,
+    run.steps.length > shown ? button(`Show ${Math.min(500, run.steps.length - shown)} more of ${run.steps.length} steps`, () => context.set({ rows: context.ui.rows + 500 })) : null,
   ];
 }
 
 function unwindTable(context, run) {
   return h("section", null, h("h2", null, "Undone, in this order"),
-    table("What is undone", [["", "number"], ["Step"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Why", "grow"]], run.unwind.targets.slice(0, context.ui.rows).map((target, index) => ({
+    table("What is undone", [["", "number"], ["Step"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Why", "grow"]], context.portion(run.unwind.targets.slice(0, context.ui.rows)).map((target, index) => ({
       key: target.step_id,
-      cells: [String(index + 1), id(target.step_id), word(target.state === "pending" && target.attempts.length ? say.attemptWord(target.attempts.at(-1), context.now) : say.targetWord(target)),
+      props: { memo: isOver(target) ? serial(target) : undefined },
+      cells: () => [String(index + 1), id(target.step_id), word(target.state === "pending" && target.attempts.length ? say.attemptWord(target.attempts.at(-1), context.now) : say.targetWord(target)),
         tookOf(target.attempts.at(-1)?.authorized_at_ms ?? null, target.attempts.at(-1)?.settled_at_ms ?? null), String(target.attempts.length), timeline.targetNote(target)],
     }))));
 }
@@ -177,12 +199,13 @@ function unwindTable(context, run) {
 function attemptsTab(context, state, route, run) {
   const list = everyAttempt(run);
   if (!list.length) return h("p.empty", null, "No attempt yet: the run has reached no step with a callback.");
-  const shown = list.slice(-context.ui.rows);
+  const earlier = Math.max(0, list.length - context.ui.rows);
   return [
-    list.length > shown.length ? button(`Show ${list.length - shown.length} earlier attempts`, () => context.set({ rows: list.length })) : null,
-    table("Attempts", [["Step"], ["Phase"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker"], ["Operation id"], ["Note", "grow"]], shown.map((attempt) => ({
+    earlier ? button(`Show ${Math.min(500, earlier)} earlier of ${list.length} attempts`, () => context.set({ rows: context.ui.rows + 500 })) : null,
+    table("Attempts", [["Step"], ["Phase"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker"], ["Operation id"], ["Note", "grow"]], context.portion(list.slice(earlier)).map((attempt) => ({
       key: attempt.attempt_id,
-      cells: [id(attempt.step_id), attempt.phase, String(attempt.attempt), String(attempt.attempt_generation), word(say.attemptWord(attempt, context.now)),
+      props: { memo: attempt.settled_at_ms === null ? undefined : `${attempt.state} ${attempt.settled_at_ms}` },
+      cells: () => [id(attempt.step_id), attempt.phase, String(attempt.attempt), String(attempt.attempt_generation), word(say.attemptWord(attempt, context.now)),
         tookOf(attempt.authorized_at_ms, attempt.settled_at_ms),
         attempt.worker ? [id(attempt.worker.instance_id), h("span.quiet", null, ` ${attempt.worker.transport}${attempt.worker.release_id ? `, release ${say.printable(attempt.worker.release_id)}` : ""}`)] : h("span.quiet", null, "none yet"),
         id(attempt.operation_id),
@@ -208,10 +231,10 @@ function historyTab(context, state, route) {
     what: "history", empty: h("p", null, "Nothing has been recorded yet."),
     show: (document) => {
       const entries = told(document.items);
-      const shown = entries.slice(-context.ui.rows);
+      const earlier = Math.max(0, entries.length - context.ui.rows);
       return [
-        entries.length > shown.length ? button(`Show ${Math.min(500, entries.length - shown.length)} earlier of ${entries.length} transactions`, () => context.set({ rows: context.ui.rows + 500 })) : null,
-        h("ol.history", null, shown.map((entry) => h("li", { key: String(entry.position), memo: entry.position }, when(entry.at_ms, { short: true }), h("span.position", { title: "commit position" }, String(entry.position)),
+        earlier ? button(`Show ${Math.min(500, earlier)} earlier of ${entries.length} transactions`, () => context.set({ rows: context.ui.rows + 500 })) : null,
+        h("ol.history", null, context.portion(entries.slice(earlier)).map((entry) => h("li", { key: String(entry.position), memo: entry.position }, when(entry.at_ms, { short: true }), h("span.position", { title: "commit position" }, String(entry.position)),
           h("ul.plain", null, entry.lines.map((line) => h("li", null, line)))))),
       ];
     },

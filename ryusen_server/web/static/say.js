@@ -89,7 +89,16 @@ export function clock(atMs) {
   return `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}.${pad(at.getMilliseconds(), 3)}`;
 }
 
-export const fromNow = (atMs, nowMs) => (atMs > nowMs ? `in ${span(atMs - nowMs)}` : `${span(nowMs - atMs)} ago`);
+// How long ago, in the largest unit alone, so that a list does not flicker.
+export function age(ms) {
+  const seconds = Math.floor(Math.max(0, ms) / 1000);
+  for (const [size, unit] of [[86_400, "d"], [3_600, "h"], [60, "m"]]) if (seconds >= size) return `${Math.floor(seconds / size)}${unit}`;
+  return `${seconds}s`;
+}
+
+// A span that goes on, in whole seconds; one that runs out is rounded up.
+export const soFar = (ms) => span(Math.floor(Math.max(0, ms) / 1000) * 1000);
+export const fromNow = (atMs, nowMs) => (atMs > nowMs ? `in ${span(Math.ceil((atMs - nowMs) / 1000) * 1000)}` : `${soFar(nowMs - atMs)} ago`);
 
 const UNPRINTABLE =
   "\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e007f}";

@@ -1,44 +1,89 @@
-// A run on one time axis. `layout` is pure: a run, its history and a moment to rows of segments, in milliseconds since the run began.
+// A run on one time axis. `layout` is pure: a run, its history and a moment to rows of segments, in milliseconds since the run began, and the
+// scale they are drawn at. What is over is laid out once.
 
+import { isOver } from "./model.js";
 import { oneLine } from "./values.js";
 import { attemptWord, errorText, plural, printable, runWord, skipReason, span, stepWord, targetWord } from "./say.js";
 
 const KINDS = { timer: "sleeps", event_wait: "waits for", child: "invokes", emission: "emits" };
 const GAP_SHARE = 0.25;
 const FOLDED_SHARE = 0.03;
+const ZOOM_MAX = 64;
+const PASSES_APART = 150;
 
-export function layout(run, history, nowMs, { fold = false } = {}) {
+// `view`: { fold, zoom, pan }. Zoom is how many times the whole is wider than what is seen of it, pan the share that lies before it.
+export function layout(run, history, nowMs, { fold = false, zoom = 1, pan = 0 } = {}) {
   const begin = run.created_at_ms;
   const end = Math.max(run.ended_at_ms ?? nowMs, begin + 1);
+  const length = end - begin;
   const rows = [];
-  const passes = discoveryPasses(history, end, begin);
-  if (passes.length) {
-    rows.push({ key: "passes", label: "discovery", note: plural(passes.length, "pass", "passes"), word: null, segments: passes, kind: "passes" });
-  }
-  for (const step of run.steps) rows.push(stepRow(step, begin, end, nowMs));
-  for (const target of run.unwind.targets) rows.push(targetRow(target, begin, end, nowMs));
-  return { begin, length: end - begin, rows, scale: scale(rows, end - begin, fold) };
+  const { count, segments } = discoveryPasses(history, begin, end, length / zoom);
+  if (count) rows.push({ key: "passes", label: "discovery", note: plural(count, "pass", "passes"), word: null, segments, kind: "passes", isOver: true });
+  for (const step of run.steps) rows.push(once(step, () => stepRow(step, begin, end, nowMs)));
+  for (const target of run.unwind.targets) rows.push(once(target, () => targetRow(target, begin, end, nowMs)));
+  const gaps = fold ? gapsOf(rows, length) : [];
+  const { at, total } = scale(gaps, length);
+  return { begin, length, rows, gaps, at, total, from: pan * total, shown: total / zoom };
 }
+
+const made = new WeakMap();
+
+function once(one, make) {
+  if (!isOver(one)) return make();
+  if (!made.has(one)) made.set(one, { ...make(), isOver: true });
+  return made.get(one);
+}
+
+export function zoomed({ zoom, pan }, by) {
+  const next = by === 0 ? 1 : Math.max(1, Math.min(ZOOM_MAX, by > 0 ? zoom * 2 : zoom / 2));
+  return { zoom: next, pan: within(pan + 0.5 / zoom - 0.5 / next, next) };
+}
+
+export const panned = ({ zoom, pan }, by) => ({ zoom, pan: within(pan + (by * 0.25) / zoom, zoom) });
+
+const within = (pan, zoom) => Math.max(0, Math.min(1 - 1 / zoom, pan));
 
 // The body is run again and again; a pass is repeatable and counts as nothing, and is shown as such.
 const known = new WeakMap();
 
-function discoveryPasses(history, end, begin) {
-  if (!known.has(history)) known.set(history, readPasses(history, begin));
-  const { passes, open } = known.get(history);
-  return open ? [...passes, { from: open.from, to: end - begin, tone: "accent", kind: "pass", title: `discovery pass ${open.pass}, out now` }] : passes;
+function discoveryPasses(history, begin, end, shownMs) {
+  if (!known.has(history)) known.set(history, { ...readPasses(history, begin), merged: new Map() });
+  const { passes, open, merged } = known.get(history);
+  // Halved or doubled only, so that most of what is drawn stays while a run goes on.
+  const apart = passes.length > PASSES_APART ? 2 ** Math.floor(Math.log2(shownMs / PASSES_APART)) : 0;
+  if (!merged.has(apart)) merged.set(apart, (apart ? together(passes, apart) : passes).map(passSegment));
+  const over = merged.get(apart);
+  if (!open) return { count: passes.length, segments: over };
+  const now = { from: open.from, to: end - begin, tone: "accent", kind: "pass", title: `discovery pass ${open.first}, out now` };
+  return { count: passes.length + 1, segments: [...over, now] };
 }
+
+const passSegment = ({ from, to, first, last }) =>
+  ({ from, to, tone: "muted", kind: "pass", title: first === last ? `discovery pass ${first}` : `discovery passes ${first} to ${last}` });
+
+// What could not be told apart is one.
+function together(passes, apart) {
+  const merged = [];
+  for (const pass of passes) {
+    const before = merged.at(-1);
+    if (before && Math.floor(before.from / apart) === Math.floor(pass.from / apart)) Object.assign(before, { to: pass.to, last: pass.last });
+    else merged.push({ ...pass });
+  }
+  return merged;
+}
+
+const PASS_ENDS = new Set(["step_declared", "outcome_decided", "run_blocked", "stop_requested", "run_ended"]);
 
 function readPasses(history, begin) {
   const passes = [];
   let open = null;
   for (const { at_ms: at, records } of history) {
     for (const record of records) {
-      if (open && ["step_declared", "outcome_decided", "run_blocked", "stop_requested", "run_ended"].includes(record.kind)) {
-        passes.push({ from: open.from, to: at - begin, tone: "muted", kind: "pass", title: `discovery pass ${open.pass}` });
+      if (open && PASS_ENDS.has(record.kind)) {
+        passes.push({ ...open, to: at - begin });
         open = null;
       }
-      if (record.kind === "discovery_queued") open = { from: at - begin, pass: record.pass };
+      if (record.kind === "discovery_queued") open = { from: at - begin, first: record.pass, last: record.pass };
     }
   }
   return { passes, open };
@@ -90,23 +135,22 @@ function attemptSegments(attempts, begin, end, nowMs) {
   return segments;
 }
 
-// From milliseconds to a share of the width. Folded, gaps take little of it.
-function scale(rows, length, fold) {
-  if (!fold) return { at: (ms) => ms / length, gaps: [] };
-  const gaps = gapsOf(rows, length);
+// From milliseconds to places on the axis. Folded, a gap takes little of it.
+function scale(gaps, length) {
+  if (!gaps.length) return { at: (ms) => Math.max(0, Math.min(ms, length)), total: length };
   const kept = length - gaps.reduce((sum, [from, to]) => sum + to - from, 0);
-  const unit = Math.max(kept, 1) / (1 - FOLDED_SHARE * gaps.length);
+  const total = Math.max(kept, 1) / (1 - FOLDED_SHARE * gaps.length);
   const at = (ms) => {
-    let share = 0;
+    let place = 0;
     let last = 0;
     for (const [from, to] of gaps) {
       if (ms <= from) break;
-      share += (from - last) / unit + FOLDED_SHARE * Math.min(1, (ms - from) / (to - from));
+      place += from - last + FOLDED_SHARE * total * Math.min(1, (ms - from) / (to - from));
       last = Math.min(to, ms);
     }
-    return share + Math.max(0, ms - last) / unit;
+    return place + Math.max(0, Math.min(ms, length) - last);
   };
-  return { at, gaps };
+  return { at, total };
 }
 
 // Stretches in which nothing but waiting happens, long enough to be worth folding.
@@ -122,15 +166,25 @@ export function gapsOf(rows, length) {
   return gaps;
 }
 
-// Instants for the axis: round steps, about `most` of them.
-export function ticks(length, most = 6) {
-  const rough = length / most;
-  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
-    1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000, 86_400_000];
-  const step = steps.find((each) => each >= rough) ?? Math.ceil(rough / 86_400_000) * 86_400_000;
+const STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
+  1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000, 86_400_000];
+
+// Instants for the axis between two, with their words: round steps, about `most` of them.
+export function ticks(from, to, most = 6) {
+  const rough = (to - from) / most;
+  const step = STEPS_MS.find((each) => each >= rough) ?? Math.ceil(rough / 86_400_000) * 86_400_000;
   const found = [];
-  for (let at = 0; at <= length; at += step) found.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push({ at, text: tickText(at, step) });
   return found;
+}
+
+// As fine as the steps are, so that no two say the same.
+function tickText(at, step) {
+  if (at < 1000) return at === 0 ? "0" : `${at}ms`;
+  const seconds = (at % 60_000) / 1000;
+  const whole = [[86_400_000, "d", Infinity], [3_600_000, "h", 24], [60_000, "m", 60]].map(([size, unit, most]) => [Math.floor(at / size) % most, unit])
+    .filter(([count]) => count).map(([count, unit]) => `${count}${unit}`).join("");
+  return seconds || !whole ? `${whole}${seconds.toFixed(step >= 1000 ? 0 : step >= 100 ? 1 : step >= 10 ? 2 : 3)}s` : whole;
 }
 
 export function describe(run, rows) {
