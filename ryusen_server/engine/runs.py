@@ -158,7 +158,6 @@ class Runs:
             if task is None:
                 task = asyncio.create_task(self._read(run_id))
                 self._loading[run_id] = task
-                task.add_done_callback(lambda _: self._loaded(run_id))
             self._awaited[run_id] = self._awaited.get(run_id, 0) + 1
             try:
                 loaded = await asyncio.shield(task)
@@ -169,10 +168,6 @@ class Runs:
             if loaded is None and run_id not in self._live:
                 return None
         return live
-
-    def _loaded(self, run_id: RunId) -> None:
-        self._loading.pop(run_id, None)
-        self._outdated.discard(run_id)
 
     def part_with(self, run_ids: Sequence[RunId]) -> bool:
         """Forget ended runs that are about to be removed, until `parted`; false, with nothing changed, if one is in use."""
@@ -190,14 +185,18 @@ class Runs:
         self._parting.difference_update(run_ids)
 
     async def _read(self, run_id: RunId) -> LiveRun | None:
-        live = await self._read_once(run_id)
-        while run_id in self._outdated:
-            self._outdated.discard(run_id)
+        try:
             live = await self._read_once(run_id)
-        if live is not None and run_id not in self._live:
-            self._keep(live)
-            self._rest(live)
-        return self._live.get(run_id)
+            while run_id in self._outdated:
+                self._outdated.discard(run_id)
+                live = await self._read_once(run_id)
+            if live is not None and run_id not in self._live:
+                self._keep(live)
+                self._rest(live)
+            return self._live.get(run_id)
+        finally:  # and no later: who asks for a run that has left again would be given this reading, for ever
+            del self._loading[run_id]
+            self._outdated.discard(run_id)
 
     async def _read_once(self, run_id: RunId) -> LiveRun | None:
         run = fold(await self._store.history(run_id))

@@ -11,8 +11,9 @@ from ryusen_protocol.frames import RegistrationRejected
 from ryusen_protocol.ids import EventId, RoutingGeneration, RunId, StepId, Workspace
 from ryusen_server.core.decision import SettleParent
 from ryusen_server.core.routing import RoutingTable
-from ryusen_server.core.rows import EventRow
+from ryusen_server.core.rows import EventRow, HistoryRow
 from ryusen_server.engine.control import Control
+from ryusen_server.engine.runs import LiveRun
 from ryusen_server.ports.store import StorageUnavailable
 from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import FakeWorker, Step, body, error
@@ -309,6 +310,35 @@ async def test_a_run_evicted_while_it_was_being_loaded_is_not_changed_outside_th
         await asyncio.gather(*(bench.cancel(row.run_id) for row in rows for _ in range(2)))
         for row in rows:
             assert await bench.ended(row.run_id) == ("cancelled", "not_required")
+
+
+async def test_a_run_that_leaves_as_soon_as_it_is_read_is_read_again_by_whoever_asks_next() -> None:
+    async with Bench() as bench:
+        await bench.publish([("go", "f")])
+        accepted = await bench.submit()
+        await bench.settle()
+        (row,) = await bench.store.event_runs(accepted.event.event_id)
+        runs, history = bench.engine._runs, bench.memory.history
+        runs._live.pop(row.run_id)
+        reads = 0
+
+        async def counted(run_id: RunId, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+            nonlocal reads
+            reads += 1
+            assert reads < 5, "a reading that is over is waited for again and again"
+            return await history(run_id, after=after, limit=limit)
+
+        bench.memory.history = counted
+
+        async def drop_and_ask() -> LiveRun | None:
+            while row.run_id not in runs._live:  # noqa: ASYNC110 - the turn right after the reading
+                await asyncio.sleep(0)
+            runs._live.pop(row.run_id)
+            assert all(not task.done() for task in runs._loading.values()), "would be waited for without a turn for anybody else"
+            return await runs.load(row.run_id)
+
+        first, second = await asyncio.gather(runs.load(row.run_id), drop_and_ask())
+        assert first is second is runs.get(row.run_id)
 
 
 async def test_nothing_of_an_ended_run_stays_in_memory() -> None:

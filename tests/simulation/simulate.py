@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import logging
+import signal
 import sys
+import traceback
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,6 +22,9 @@ from tests.simulation.life import Life
 from tests.simulation.options import Options
 from tests.simulation.workers import installed
 from tests.simulation.world import World
+
+CPU_S_MAX = 60
+"""A life takes a tenth of a second. What goes round within one turn, no count of turns notices."""
 
 
 class Result(msgspec.Struct):
@@ -60,12 +67,12 @@ def simulate(seed: int, options: Options | None = None, *, keep_trace: bool = Fa
     loop.set_exception_handler(world.verdicts.unhandled)
     gc.disable()  # a collection would run the `finally` of dead processes wherever it happened to come
     try:
-        with _observed(world), installed(world.connector, loop, world.conditions.chance):
+        with _bounded(world), _observed(world), installed(world.connector, loop, world.conditions.chance):
             main = loop.spawn(None, _whole(life))
             main.add_done_callback(lambda _: loop.stop())
             try:
                 loop.run_forever()
-            except AssertionError as stuck:
+            except (AssertionError, TimeoutError) as stuck:
                 world.verdicts.fail(str(stuck))
             if main.done() and not main.cancelled() and main.exception() is not None:
                 error = main.exception()
@@ -85,6 +92,23 @@ async def _whole(life: Life) -> None:
     await life.live()
     await calm(life)
     life.world.verdicts.guard(verdict)(life)
+
+
+@contextlib.contextmanager
+def _bounded(world: World) -> Iterator[None]:
+    """Fail a life that takes for ever, where a signal can reach it."""
+
+    def out_of_time(number: int, frame: Any) -> None:
+        world.verdicts.fail(f"no end within {CPU_S_MAX} s of processor time", "".join(traceback.format_stack(frame)))
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, out_of_time)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _observed(world: World) -> Any:
@@ -132,8 +156,6 @@ def _close(coroutine: Any) -> None:
 
 
 def _traceback(error: BaseException | None) -> str:
-    import traceback
-
     return "" if error is None else "".join(traceback.format_exception(error))
 
 
