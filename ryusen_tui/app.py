@@ -6,35 +6,31 @@ defect of its own shows where it happened, never the data it happened with.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shlex
-import subprocess
-import sys
-import tempfile
+import time
 import traceback
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
 
 from rich.text import Text
 from textual import work
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.worker import Worker, WorkerCancelled, WorkerFailed, WorkerState
 
 from ryusen_protocol.client import Api, ApiProblem, UnreadableAnswer
 from ryusen_protocol.words import printable
+from ryusen_tui import outside
 from ryusen_tui.board import Topic
 from ryusen_tui.dialogs import DIALOG_CSS, Help, Question, Send
 from ryusen_tui.feed import Feed
+from ryusen_tui.head import Failure, contact_line, head_line
 from ryusen_tui.link import AnswerLost, Link, NoServer
 from ryusen_tui.panes import PANES, PaneName
 from ryusen_tui.resolve import Resolve
 from ryusen_tui.runview import RunView
 from ryusen_tui.screens import Detail, EventView, Framed, Main
-from ryusen_tui.spans import Glyphs, Line, Span, foreign, own
+from ryusen_tui.spans import Glyphs, Line, foreign, own
 from ryusen_tui.story import function_lines, worker_lines
 from ryusen_tui.tables import function_key
 
@@ -57,12 +53,9 @@ End = Literal["quit", "plain"]
 FAILED: Final = 1
 
 
-class Failure(Exception):
-    """Why the server that this dashboard stands in front of is not there. `hint` is what to do."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+def wall_ms() -> int:
+    """Now, by the clock of this machine."""
+    return time.time_ns() // 1_000_000
 
 
 class Dashboard(App[End]):
@@ -70,7 +63,7 @@ class Dashboard(App[End]):
 
     TITLE = "ryusen"
     ENABLE_COMMAND_PALETTE = True
-    CSS = DIALOG_CSS + "Toast { max-width: 90%; }"
+    CSS = DIALOG_CSS + "Toast { width: auto; max-width: 90%; }"
     BINDINGS: ClassVar = [
         *(Binding(f"{number}", f"pane('{name}')", show=False) for number, name in enumerate(PANES, 1)),
         Binding("slash", "filter", show=False),
@@ -98,6 +91,7 @@ class Dashboard(App[End]):
         logs: LogBook | None = None,
         owns_server: bool = False,
         unicode: bool = True,
+        now_ms: Callable[[], int] = wall_ms,
         started: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
@@ -108,6 +102,7 @@ class Dashboard(App[End]):
         self.logs = logs
         self.owns_server = owns_server
         self.failure: Failure | None = None
+        self.now_ms = now_ms
         self.feed = Feed(self.link, self.api, tell=self._told)
         self._started = started
         self._log_drawn = False
@@ -149,20 +144,26 @@ class Dashboard(App[End]):
         self.failure = failure
         self._told(frozenset(("server", "runs")), frozenset())
 
-    def failure_lines(self) -> list[Line]:
-        """Why there is no server, and what to do."""
-        if self.failure is None:
-            return []
-        first, *rest = str(self.failure).split("\n")
-        lines: list[Line] = [(own(f"{self.glyphs.glyph('✗')} ", "bad"), foreign(first, "bad"))]
-        lines += [(own("  "), foreign(one)) for one in rest]
-        if self.failure.hint is not None:
-            lines.append((own("  try: ", "muted"), foreign(self.failure.hint)))
-        return [*lines, (own("6 shows the log, q leaves.", "muted"),)]
-
     @work(exit_on_error=False, exclusive=True, group="feed", name="feed")
     async def _read(self) -> None:
         await self.feed.run()
+
+    def exit(self, result: End | None = None, return_code: int = 0, message: Any = None) -> None:
+        """Leave. An editor that has the terminal gives it back first."""
+        editors = [worker for worker in self.workers if worker.group == "editor" and worker.is_running]
+        if not editors:
+            super().exit(result, return_code, message)
+            return
+        for worker in editors:
+            worker.cancel()
+        self._exit_after(editors, partial(super().exit, result, return_code, message))
+
+    @work(exit_on_error=False)
+    async def _exit_after(self, workers: list[Worker[Any]], leave: Callable[[], None]) -> None:
+        for worker in workers:
+            with suppress(WorkerCancelled, WorkerFailed):
+                await worker.wait()
+        leave()
 
     async def on_unmount(self) -> None:
         """Nothing is asked any more, and no connection stays open."""
@@ -216,43 +217,8 @@ class Dashboard(App[End]):
 
     def head_line(self, columns: int) -> Line:
         """Which server, whether it is heard, and what needs somebody."""
-        feed, glyphs = self.feed, self.glyphs
-        server = feed.board.server
-        spans: list[Span] = [own(" ryusen ", strong=True)] if columns >= 60 else [own(" ")]
-        if columns >= 75:
-            spans += [own(" "), foreign(self.link.url.partition("://")[2] or self.link.url)]
-        spans += [own("  " if columns >= 60 else ""), *self._contact()]
-        connected = [worker for worker in feed.board.workers or () if worker.connected]
-        if feed.board.workers is not None:
-            release = connected[0].release_id if len(connected) == 1 and columns >= 100 else None
-            spans.append(own(f"   workers {len(connected)}" if columns >= 60 else f"  w {len(connected)}", None if connected else "warn"))
-            if release:
-                spans += [own(f" {glyphs.text('·', '-')} ", "muted"), foreign(release, "muted")]
-        if server is not None:
-            counts = server.counts
-            unknown = max(counts.unknown, 0) if feed.board.unknown is None else len(feed.board.unknown)
-            gap = "   " if columns >= 60 else "  "
-            spans.append(own(f"{gap}? Unknown {unknown}", "alert" if unknown else "muted"))
-            spans.append(own(f"{gap}{glyphs.glyph('■')} blocked {counts.blocked}", "warn" if counts.blocked else "muted"))
-        return tuple(spans)
-
-    def _contact(self) -> Line:
-        glyphs = self.glyphs
-        if self.failure is not None:
-            return (own(f"{glyphs.glyph('✗')} no server", "bad"),)
-        match self.feed.contact:
-            case "live":
-                return (own(f"{glyphs.glyph('●')} live", "good"),)
-            case "starting":
-                return (own(f"{glyphs.glyph('◌')} starting server{glyphs.glyph('…')}", "accent"),)
-            case "connecting":
-                return (own(f"{glyphs.glyph('◌')} connecting", "accent"),)
-            case "stale":
-                return (own(f"{glyphs.glyph('…')} stale", "warn"),)
-            case "refused":
-                return (own(f"{glyphs.glyph('✗')} refused", "bad"),)
-            case "reconnecting":
-                return (own(f"{glyphs.glyph('◌')} reconnecting", "warn"),)
+        said = contact_line(self.feed.contact, self.failure, self.glyphs)
+        return head_line(self.feed.board, said, self.link.url, self.glyphs, columns)
 
     # Keys.
 
@@ -319,14 +285,12 @@ class Dashboard(App[End]):
 
     @work(exit_on_error=False)
     async def _browse(self, url: str) -> None:
-        import webbrowser
-
-        # A text browser would draw over the dashboard.
-        if sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
-            if await asyncio.to_thread(webbrowser.open, url):
-                self.say(f"opened {url}")
-                return
-        self.say(f"no browser here; the address is {url}")
+        try:
+            await outside.browse(url)
+        except outside.NotThere as error:
+            self.say(str(error), severity="warning")
+        else:
+            self.say(f"opened {url}")
 
     def action_reload(self) -> None:
         """Ask for everything anew."""
@@ -471,21 +435,13 @@ class Dashboard(App[End]):
             self.say(f"{done}{again}")
             self.feed.need("runs", "server")
 
-    def edit(self, document: str) -> None:
+    @work(exit_on_error=False, exclusive=True, group="editor")
+    async def edit(self, document: str) -> None:
         """A text in the person's editor; what is changed there is not kept."""
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="ryusen-", encoding="utf-8", delete=False) as file:
-            file.write(document)
         try:
-            with self.suspend():
-                subprocess.run([*shlex.split(editor), file.name], check=False)  # noqa: S603 - the person's own editor
-        except SuspendNotSupported:
-            self.say("this terminal cannot make room for an editor", severity="warning")
-        except (OSError, ValueError) as error:
-            self.say(f"{editor} could not be started: {error}", severity="error")
-        finally:
-            Path(file.name).unlink(missing_ok=True)
-        self.refresh(layout=True)
+            await outside.edit(self, document)
+        except outside.NotThere as error:
+            self.say(str(error), severity="warning")
 
     def say(self, message: str, *, severity: Literal["information", "warning", "error"] = "information") -> None:
         """A line that goes away by itself."""

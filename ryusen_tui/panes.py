@@ -5,7 +5,6 @@ Loading, empty, failed, stale and without a server are five different sights, so
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
@@ -16,6 +15,7 @@ from textual.widgets import Input
 from ryusen_tui import tables
 from ryusen_tui.board import Topic
 from ryusen_tui.filtering import NotAFilter, run_filter
+from ryusen_tui.head import failure_lines
 from ryusen_tui.spans import Glyphs, Line, Span, foreign, own
 from ryusen_tui.story import server_lines
 from ryusen_tui.tables import Column, Row
@@ -187,6 +187,7 @@ class ListPane(Pane):
         self._made: dict[int, _Made] = {}
         self._documents: tuple[Any, ...] | None = None
         self._listed: list[Row] = []
+        self._seen = frozenset[str]()
         self._until_ms = 0
         self.table = Table(self.spec.columns, dashboard.glyphs, id=f"{name}-table")
 
@@ -231,24 +232,25 @@ class ListPane(Pane):
         self.query_one(f"#{self.place}-title", Bar).put(tuple(title))
 
     def _rows(self) -> list[Row] | None:
-        """The rows; of what is as it was, and whose age reads the same, those of the last time."""
+        """The rows. One that is as it was is not made anew before its age reads otherwise, or while nobody sees it."""
         documents = cast("tuple[Any, ...] | None", getattr(self.feed.board, self.spec.topic))
-        now_ms = _now_ms()
-        if documents is None or (documents is self._documents and now_ms < self._until_ms):
-            self._documents = documents
-            return None if documents is None else self._listed
-        self._documents = documents
+        now_ms, seen = self._dashboard.now_ms(), self.table.seen()
+        if documents is None:
+            return None
+        if documents is self._documents and seen == self._seen and now_ms < self._until_ms:
+            return self._listed
+        self._documents, self._seen = documents, seen
         if self.place == "unknown":
             documents = tuple(sorted(documents, key=lambda one: (one.unknown_at_ms or 0, one.attempt_id)))
         before, self._made = self._made, {}
         for document in documents:
             known = before.get(id(document))
-            if known is None or known.document is not document or not known.from_ms <= now_ms < known.until_ms:
+            if known is None or known.document is not document or (known.row.key in seen and not known.from_ms <= now_ms < known.until_ms):
                 until_ms = tables.age_until_ms(self.spec.moved_ms(document), now_ms)
                 known = _Made(document, now_ms, until_ms, self.spec.row(document, self._dashboard.glyphs, now_ms))
             self._made[id(document)] = known
         self._listed = [known.row for known in self._made.values()]
-        self._until_ms = min((known.until_ms for known in self._made.values()), default=tables.NEVER_MS)
+        self._until_ms = min((known.until_ms for known in self._made.values() if known.row.key in seen), default=tables.NEVER_MS)
         return self._listed
 
     def _nothing(self) -> list[Line]:
@@ -328,7 +330,7 @@ def waiting_lines(dashboard: Dashboard, error: str | None) -> list[Line]:
     """Why there is nothing to show yet."""
     feed, glyphs = dashboard.feed, dashboard.glyphs
     if dashboard.failure is not None:
-        return dashboard.failure_lines()
+        return failure_lines(dashboard.failure, glyphs)
     match feed.contact:
         case "starting":
             return [(own(f"{glyphs.glyph('◌')} starting server{glyphs.glyph('…')}", "accent"),)]
@@ -360,7 +362,3 @@ def topics(name: PaneName) -> tuple[Topic, ...]:
         if name == "server"
         else cast("tuple[Topic, ...]", (name, "releases") if name == "workers" else (name,))
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
@@ -76,7 +75,7 @@ class Resolve(Dialog):
 
     def on_mount(self) -> None:
         """Nothing is chosen, and the harmless button has the focus."""
-        self.query_one("#identity", Static).update(text(attempt_identity(self.state.attempt, self._run, now_ms=_now_ms())))
+        self.query_one("#identity", Static).update(text(attempt_identity(self.state.attempt, self._run, now_ms=self.dashboard.now_ms())))
         self.query_one("#cancel").focus()
         self._show()
         self._look()
@@ -227,7 +226,3 @@ class Resolve(Dialog):
         if self.is_attached:
             self.query_one("#said", Static).update(text([line]))
             self.query_one("#apply", Button).disabled = not can_apply
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -239,7 +239,7 @@ class RunView(Framed):
     # Drawing.
 
     def _draw(self, run: RunDetail) -> None:
-        glyphs, now_ms = self.dashboard.glyphs, _now_ms()
+        glyphs, now_ms = self.dashboard.glyphs, self.dashboard.now_ms()
         head = story.run_head(run, glyphs)
         failure = story.run_failure(run)
         self.query_one("#run-head", Static).update(text([*head, failure] if failure and self.size.height > 20 else head))
@@ -260,7 +260,7 @@ class RunView(Framed):
                 pass
 
     def _draw_chart(self, run: RunDetail) -> None:
-        glyphs, now_ms = self.dashboard.glyphs, _now_ms()
+        glyphs, now_ms = self.dashboard.glyphs, self.dashboard.now_ms()
         lanes = waterfall.lanes(run, glyphs, now_ms=now_ms)
 
         def make_axis(columns: int, folded: bool) -> waterfall.Axis:  # noqa: FBT001 - two plain values of a callback
@@ -312,7 +312,3 @@ class RunView(Framed):
     def marked_path(self) -> str:
         """Where the browser has it."""
         return f"/runs/{self.run_id}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -187,6 +187,11 @@ class Table(Lines):
         """Where the marked row is now."""
         return self._at.get(self.key or "", 0)
 
+    def seen(self) -> frozenset[str]:
+        """The keys of the rows that are on the screen."""
+        top = self.scroll_offset.y
+        return frozenset(row.key for row in self.rows[top : top + self.size.height])
+
     def mark(self, key: str) -> None:
         """Mark the row of that key, if it is there."""
         if key in self._at:

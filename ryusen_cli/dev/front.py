@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.output import Output
-from ryusen_tui.app import Dashboard, Failure
+from ryusen_tui.app import Dashboard
+from ryusen_tui.head import Failure
 from ryusen_tui.logs import LogBook
 
 if TYPE_CHECKING:
