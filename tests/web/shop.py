@@ -69,7 +69,7 @@ async def held(event: Event, step: Step) -> str:
     return await step.run("held", hold, event.data["name"], timeout="100ms", retry=SOON)
 
 
-@app.function(on="late", timeout="6s")
+@app.function(on="late", timeout="9s")
 async def late(event: Event, step: Step) -> str:
     """Unknown when its deadline comes."""
     await step.run("paid", take, "paid", compensate=give_back)

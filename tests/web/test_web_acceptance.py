@@ -226,9 +226,10 @@ def test_b07_a_double_click_sends_one_event_and_one_command_while_the_first_answ
 
 @pytest.mark.req("ACC-19", "UI-06", "UI-09")
 def test_a_refused_retry_past_the_deadline_is_shown_and_the_run_reads_timed_out(at: Shop) -> None:
+    page = at.tab("/")  # loaded before the time runs
     run_id = at.run_of(at.running.send("late", {"name": "late"}))
+    at.turn(page, f"/runs/{run_id}")
     at.unknown(run_id)
-    page = at.tab(f"/runs/{run_id}")
     dialog = open_resolve(page)
     page.keyboard.press("3")
     dialog.get_by_label("Type retry").fill("retry")

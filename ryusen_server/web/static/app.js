@@ -7,9 +7,10 @@ import { h, patch } from "./dom.js";
 import { Live } from "./live.js";
 import { EMPTY, due, looksTheSame, reduce, resourceOf } from "./model.js";
 import * as pages from "./pages.js";
-import { ROWS, everyAttempt, run } from "./run.js";
+import { ROWS, everyAttempt, run, showsTimeline } from "./run.js";
 import { link, word } from "./parts.js";
 import { printable } from "./say.js";
+import { panned, zoomed } from "./timeline.js";
 
 const ROUTES = [[/^\/$/, pages.runs], [/^\/runs\/([^/]+)$/, run], [/^\/unknown$/, pages.unknown], [/^\/events$/, pages.events], [/^\/events\/([^/]+)$/, pages.event],
   [/^\/functions$/, pages.functions], [/^\/workers$/, pages.workers], [/^\/server$/, pages.server]];
@@ -19,9 +20,10 @@ const SPACING_MAX_MS = 3_000;
 const SLOW = { server: 1_000, workers: 1_000, functions: 1_000 };
 const TYPED_MS = 200;
 const DRAWN_MS = 100;
+const LINES = 60;
 const PORTION_FIRST = 20;
 const PORTION = 40;
-const FRESH_UI = { fold: false, zoom: 1, pan: 0, rows: ROWS, scrolled: 0, portion: PORTION_FIRST };
+const FRESH_UI = { fold: false, zoom: 1, pan: 0, rows: ROWS, lines: LINES, scrolled: 0, portion: PORTION_FIRST };
 
 const $ = (id) => document.getElementById(id);
 
@@ -29,6 +31,7 @@ let state = EMPTY;
 let route = read();
 let ui = { ...FRESH_UI };
 let dialogs = [];
+let sending = null;
 let acknowledgements = [];
 let drawing = false;
 let isPart = false;
@@ -91,7 +94,11 @@ const context = {
   },
   openResolve: (attempt) => open(new Resolve(context, attempt)),
   openCancel: (which) => open(new Cancel(context, which)),
-  openSend: () => open(new Send(context)),
+  // One whose answer is out, or was lost, is the one that opens again.
+  openSend() {
+    if (!["sending", "lost"].includes(sending?.mutation.state)) sending = new Send(context);
+    open(sending);
+  },
   closed(dialog) {
     if (!dialogs.includes(dialog)) return;
     dialogs = dialogs.filter((one) => one !== dialog);
@@ -331,11 +338,12 @@ function arrive({ still = false, scroll = 0 } = {}) {
   route = read();
   if (before.workspace !== workspace()) return location.reload();
   if (route.path !== before.path) ui = { ...FRESH_UI };
-  else if (route.query.get("tab") !== before.tab) ui = { ...ui, rows: ROWS, portion: PORTION_FIRST };
+  else if (route.query.get("tab") !== before.tab) ui = { ...ui, rows: ROWS, lines: LINES, portion: PORTION_FIRST };
   // Where a place in it is gone back to, a list is drawn whole.
   if (scroll) ui = { ...ui, portion: Infinity };
   want();
   drawNow();
+  for (const here of document.querySelectorAll("nav [aria-current]")) here.scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!still) {
     scrollTo(0, scroll);
     // A page that was not known needs its answer before it is as long as it was.
@@ -345,7 +353,10 @@ function arrive({ still = false, scroll = 0 } = {}) {
 }
 
 history.scrollRestoration = "manual";
-addEventListener("popstate", (event) => arrive({ scroll: event.state?.scroll ?? 0 }));
+addEventListener("popstate", (event) => {
+  for (const dialog of dialogs) if (!(dialog instanceof Token)) dialog.close();
+  arrive({ scroll: event.state?.scroll ?? 0 });
+});
 addEventListener("click", (event) => {
   const anchor = event.target.closest?.("a[href]");
   if (!anchor || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
@@ -402,16 +413,22 @@ function resolveHere() {
   within?.click();
 }
 
+function axis(values) {
+  if (showsTimeline(route)) context.set(values);
+}
+
 const KEYS = {
   "/": () => document.querySelector("[data-filter]")?.focus(),
   "?": () => open(new Help(context)),
   j: () => move(1), k: () => move(-1), g: () => move("first"), G: () => move("last"),
   u: nextUnknown,
-  s: () => open(new Send(context)),
+  s: () => context.openSend(),
   R: resolveHere,
   X: () => { const shown = currentRun(); if (shown && shown.status !== "ended" && shown.status !== "compensating") open(new Cancel(context, shown)); },
   y: () => { const text = route.id ?? document.activeElement?.closest("tr")?.querySelector("[data-row]")?.textContent; if (text) context.copy(text, "the id"); },
   r: () => { for (const one of asked.values()) one.spacing = 0; act({ type: "resync" }); announce("Asked again"); },
+  "+": () => axis(zoomed(ui, 1)), "=": () => axis(zoomed(ui, 1)), "-": () => axis(zoomed(ui, -1)), 0: () => axis(zoomed(ui, 0)),
+  h: () => axis(panned(ui, -1)), l: () => axis(panned(ui, 1)), z: () => axis({ fold: !ui.fold }),
   "[": () => neighbour(-1), "]": () => neighbour(1),
   Escape: () => back(),
   ...Object.fromEntries(TABS.map(([path], index) => [String(index + 1), () => navigate(path)])),

@@ -249,6 +249,8 @@ export class Resolve extends Dialog {
     if (choice && !(event.target instanceof HTMLTextAreaElement) && event.target.type !== "text" && !event.ctrlKey && !event.metaKey && !event.altKey && this.mutation.state === "ready") {
       event.preventDefault();
       this.choose(choice.command);
+      const fields = [...document.querySelectorAll("dialog[open] .choice .field :is(input, textarea)")];
+      (fields.find((field) => !field.value) ?? fields[0])?.focus();
     }
   }
 }
@@ -431,7 +433,7 @@ export class Token extends Dialog {
 }
 
 const KEYS = [["1 – 6", "Runs, Unknown, Events, Workers, Functions, Server"], ["j  k", "next, previous row"], ["Enter", "open the row"], ["/", "filter"], ["u", "next Unknown"], ["R", "resolve the row, or what is Unknown of this run"],
-  ["X", "cancel this run"], ["s", "send an event"], ["y", "copy the id"], ["[  ]", "previous, next run"], ["g  G", "first, last row"], ["r", "ask for everything again"], ["Esc", "back, or close"], ["?", "this help"]];
+  ["X", "cancel this run"], ["s", "send an event"], ["y", "copy the id"], ["[  ]", "previous, next run"], ["+  -  0", "zoom the time axis in, out, all of it"], ["h  l", "earlier, later on it"], ["z", "fold long waits"], ["g  G", "first, last row"], ["r", "ask for everything again"], ["Esc", "back, or close"], ["?", "this help"]];
 
 export class Help extends Dialog {
   constructor(context) {

@@ -64,7 +64,7 @@ function filters(context, route) {
     FILTERS.some((name) => route.query.get(name)) ? link(context, "/", "Clear", { class: "button", key: "clear" }) : null);
 }
 
-const RUN_COLUMNS = [["Status", "fixed"], ["Recovery", "fixed wide"], ["Function"], ["Run", "whole"], ["Age", "number"], ["Took", "number"], ["Steps", "number"], ["Needs", "fixed"]];
+const RUN_COLUMNS = [["Status", "fixed"], ["Recovery", "fixed wide"], ["Function", "named"], ["Run", "whole"], ["Age", "number"], ["Took", "number"], ["Steps", "number"], ["Needs", "fixed"]];
 
 function runTable(context, list) {
   return table("Runs", RUN_COLUMNS, list.map((run) => ({
@@ -114,7 +114,7 @@ export const unknown = {
       looked(lookOf(state, resource), resource, {
         what: "Unknown attempts",
         empty: [h("p", null, word({ glyph: "✓", text: "Nothing is Unknown.", tone: "good" })), h("p.quiet", null, "Every effect that was allowed to begin has an answer, or its worker is still in contact.")],
-        show: (document) => [table("Unknown attempts", [["Unknown for", "number"], ["Run", "whole"], ["Step"], ["Phase"], ["Attempt", "number"], ["Generation", "number"],
+        show: (document) => [table("Unknown attempts", [["Unknown for", "number"], ["Run", "whole"], ["Step", "step"], ["Phase", "short"], ["Attempt", "number"], ["Generation", "number"],
           ["Allowed"], ["", "act"]], context.portion(document.items).map((attempt) => ({
           key: attempt.attempt_id,
           cells: [ago(attempt.unknown_at_ms ?? context.now, context.now), runLink(context, attempt.run_id, { "data-row": true }), id(attempt.step_id),
@@ -206,8 +206,8 @@ function eventView(context, state, document) {
   const routing = resourceOf(state, routingKey(context, document.routing_generation).key)?.document;
   const manifests = new Map(document.matches.map((match) => [manifestKey(context, match).key, match]));
   return [
-    h("div.heading", null, h("h1", null, say.printable(document.name)), copy(context, document.event_id, "the event's id")),
-    facts(["Event", id(document.event_id)], ["Received", when(document.received_at_ms)], ["Fan-out", word(say.expansionWord(document.expansion))],
+    h("div.heading", null, h("div.title", null, h("h1", null, say.printable(document.name)), h("p.subtitle", null, id(document.event_id), copy(context, document.event_id, "the event's id")))),
+    facts(["Received", when(document.received_at_ms)], ["Fan-out", word(say.expansionWord(document.expansion))],
       ["Matched", say.plural(document.matched, "trigger")],
       ...Object.entries(document.metadata).map(([name, said]) => [`Metadata ${say.printable(name)}`, say.printable(said)])),
     h("section", null, h("h2", null, "Trigger matches and runs"),

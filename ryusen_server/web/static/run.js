@@ -3,7 +3,7 @@
 
 import { h } from "./dom.js";
 import { isOver, lookOf, resourceOf, runOf } from "./model.js";
-import { segment } from "./api.js";
+import { query, segment } from "./api.js";
 import { sentences } from "./history.js";
 import * as say from "./say.js";
 import * as timeline from "./timeline.js";
@@ -12,11 +12,13 @@ import { ago, block, button, copy, eventLink, facts, failure, id, link, looked, 
 
 const TABS = [["timeline", "Timeline"], ["attempts", "Attempts"], ["history", "History"], ["data", "Input and output"], ["logs", "Logs"], ["why", "Why"]];
 const ROWS_FIRST = 200;
+const LOGS = 20;
 const NOTHING = [];
 
 const runKey = (context, route) => ({ kind: "run", key: `${context.root}/runs/${segment(route.id)}`, id: route.id });
 const historyKey = (context, route) => ({ kind: "history", key: `${context.root}/runs/${segment(route.id)}/history`, id: route.id });
-const logsKey = (context, route) => ({ kind: "logs", key: `${context.root}/runs/${segment(route.id)}/logs`, id: route.id });
+const logsKey = (context, route) => ({ kind: "logs", id: route.id,
+  key: `${context.root}/runs/${segment(route.id)}/logs${query({ attempt: route.query.get("attempt"), cursor: route.query.get("cursor"), limit: LOGS })}` });
 const tabOf = (route) => (TABS.some(([name]) => name === route.query.get("tab")) ? route.query.get("tab") : "timeline");
 
 export const run = {
@@ -63,7 +65,7 @@ function runView(context, state, route, run) {
       ["Deadline", run.deadline ? [run.ended_at_ms === null ? until(run.deadline.at_ms, context.now) : when(run.deadline.at_ms), ` from ${DEADLINES[run.deadline.source] ?? run.deadline.source}`] : h("span.quiet", null, "none")],
       run.stop ? ["Stop", `${run.stop.reason === "cancelled" ? "cancel asked for" : "deadline recorded as reached"} at `, when(run.stop.requested_at_ms)] : null,
       run.children.length ? ["Invoked", h("ul.plain", null, run.children.map((child) => h("li", { key: child.run_id }, word(say.runWord({ ...child, stop: null })), " ", say.printable(child.function), " ", runLink(context, child.run_id), " in step ", id(child.step_id))))] : null),
-    h("nav.tabs", { "aria-label": "Parts of the run" }, TABS.map(([name, title]) => link(context, context.with(route, { tab: name === "timeline" ? null : name }), title,
+    h("nav.tabs", { "aria-label": "Parts of the run" }, TABS.map(([name, title]) => link(context, context.with(route, { tab: name === "timeline" ? null : name, cursor: null, attempt: null }), title,
       { key: name, "aria-current": name === tab ? "page" : null, "data-still": true }))),
     h("div.tab", { key: tab }, PARTS[tab](context, state, route, run)),
   ];
@@ -104,6 +106,8 @@ export const everyAttempt = (run) => [...run.steps.flatMap((step) => step.attemp
 
 // --- Timeline ---
 
+export const showsTimeline = (route) => route.page === run && tabOf(route) === "timeline";
+
 function timelineTab(context, state, route, run) {
   const history = resourceOf(state, historyKey(context, route).key)?.document?.items ?? NOTHING;
   const plan = timeline.layout(run, history, context.now, context.ui);
@@ -120,7 +124,7 @@ function timelineTab(context, state, route, run) {
 function controls(context, plan) {
   const { fold, zoom, pan } = context.ui;
   const act = (text, name, values, isOff) => button(text, () => context.set(values), { class: "small", key: name, "aria-label": name, disabled: isOff });
-  return h("div.controls", { role: "group", "aria-label": "Time axis" },
+  return h("div.controls", { role: "group", "aria-label": "Time axis" }, h("span.quiet", null, "Zoom"),
     act("+", "Zoom in", timeline.zoomed(context.ui, 1), zoom >= 64), act("−", "Zoom out", timeline.zoomed(context.ui, -1), zoom === 1),
     zoom === 1 ? null : [act("←", "Earlier", timeline.panned(context.ui, -1), pan === 0), act("→", "Later", timeline.panned(context.ui, 1), pan >= 1 - 1 / zoom),
       act("All", "Show all of it", timeline.zoomed(context.ui, 0), false), h("span.quiet", null, `×${zoom}`)],
@@ -171,10 +175,10 @@ function stepTable(context, run) {
   const rows = context.portion(run.steps.slice(0, context.ui.rows));
   const shown = Math.min(run.steps.length, context.ui.rows);
   return [
-    table("Steps", [["Step"], ["Kind"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Outcome", "grow"]], rows.map((step) => ({
+    table("Steps", [["Step", "step"], ["Kind", "short"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Outcome", "grow"]], rows.map((step) => ({
       key: step.step_id,
       props: { memo: isOver(step) ? serial(step) : undefined },
-      cells: () => [id(step.step_id), `${step.kind}${step.has_compensation ? ", can be undone" : ""}`, word(step.state === "pending" && step.attempts.length ? say.attemptWord(step.attempts.at(-1), context.now) : say.stepWord(step)),
+      cells: () => [id(step.step_id), `${step.kind.replace("_", " ")}${step.has_compensation ? ", can be undone" : ""}`, word(step.state === "pending" && step.attempts.length ? say.attemptWord(step.attempts.at(-1), context.now) : say.stepWord(step)),
         tookOf(step.declared_at_ms, step.completed_at_ms), step.attempts.length ? String(step.attempts.length) : "",
         [timeline.stepNote(step), step.state === "pending" && step.due_at_ms !== null ? [" until ", when(step.due_at_ms)] : null,
           step.child_run_id ? [" ", runLink(context, step.child_run_id)] : null, step.event_id ? [" ", eventLink(context, step.event_id)] : null,
@@ -186,7 +190,7 @@ function stepTable(context, run) {
 
 function unwindTable(context, run) {
   return h("section", null, h("h2", null, "Undone, in this order"),
-    table("What is undone", [["", "number"], ["Step"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Why", "grow"]], context.portion(run.unwind.targets.slice(0, context.ui.rows)).map((target, index) => ({
+    table("What is undone", [["Order", "number"], ["Step", "step"], ["State", "fixed"], ["Took", "number"], ["Attempts", "number"], ["Why", "grow"]], context.portion(run.unwind.targets.slice(0, context.ui.rows)).map((target, index) => ({
       key: target.step_id,
       props: { memo: isOver(target) ? serial(target) : undefined },
       cells: () => [String(index + 1), id(target.step_id), word(target.state === "pending" && target.attempts.length ? say.attemptWord(target.attempts.at(-1), context.now) : say.targetWord(target)),
@@ -202,15 +206,16 @@ function attemptsTab(context, state, route, run) {
   const earlier = Math.max(0, list.length - context.ui.rows);
   return [
     earlier ? button(`Show ${Math.min(500, earlier)} earlier of ${list.length} attempts`, () => context.set({ rows: context.ui.rows + 500 })) : null,
-    table("Attempts", [["Step"], ["Phase"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker"], ["Operation id"], ["Note", "grow"]], context.portion(list.slice(earlier)).map((attempt) => ({
+    table("Attempts", [["Step", "step"], ["Phase", "short"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker", "step"], ["Operation id", "step"], ["Note", "grow"], ["Logs", "short"]], context.portion(list.slice(earlier)).map((attempt) => ({
       key: attempt.attempt_id,
       props: { memo: attempt.settled_at_ms === null ? undefined : `${attempt.state} ${attempt.settled_at_ms}` },
       cells: () => [id(attempt.step_id), attempt.phase, String(attempt.attempt), String(attempt.attempt_generation), word(say.attemptWord(attempt, context.now)),
         tookOf(attempt.authorized_at_ms, attempt.settled_at_ms),
         attempt.worker ? [id(attempt.worker.instance_id), h("span.quiet", null, ` ${attempt.worker.transport}${attempt.worker.release_id ? `, release ${say.printable(attempt.worker.release_id)}` : ""}`)] : h("span.quiet", null, "none yet"),
         id(attempt.operation_id),
-        attempt.state === "unknown" ? resolveButton(context, attempt) : attempt.error ? say.errorText(attempt.error)
+        [attempt.state === "unknown" ? resolveButton(context, attempt) : attempt.error ? say.errorText(attempt.error)
           : attempt.due_at_ms !== null && attempt.due_at_ms > context.now ? ["due ", until(attempt.due_at_ms, context.now)] : null],
+        attempt.authorized_at_ms === null ? null : link(context, context.with(route, { tab: "logs", attempt: attempt.attempt_id }), "Logs", { "data-still": true, "aria-label": `Logs of ${say.printable(attempt.step_id)}, attempt ${attempt.attempt}` })],
     }))),
   ];
 }
@@ -245,29 +250,39 @@ function historyTab(context, state, route) {
 
 function dataTab(context, state, route, run) {
   const input = run.input;
+  const answered = run.steps.filter((step) => step.result || step.failure);
   return [
     h("section", null, h("h2", null, "Input"), input.kind === "event"
       ? [facts(["Event", say.printable(input.name)]), input.payload?.type === "bytes" ? payload(input.payload.value) : value(input.payload)]
       : input.value ? value(input.value) : block(JSON.stringify(input, null, 2), null)),
     h("section", null, h("h2", null, "Output"), run.failure ? failure(run.failure) : run.result ? value(run.result) : h("p.quiet", null, run.status === "ended" ? "none" : "none yet")),
-    run.steps.filter((step) => step.result || step.failure).slice(0, context.ui.rows).map((step) => h("details", { key: step.step_id }, h("summary", null, "Step ", id(step.step_id), " ", word(say.stepWord(step))),
+    context.portion(answered.slice(0, context.ui.rows)).map((step) => h("details", { key: step.step_id }, h("summary", null, "Step ", id(step.step_id), " ", word(say.stepWord(step))),
       step.failure ? failure(step.failure) : value(step.result))),
+    answered.length > context.ui.rows ? button(`Show ${Math.min(500, answered.length - context.ui.rows)} more of ${answered.length} outcomes`, () => context.set({ rows: context.ui.rows + 500 })) : null,
   ];
 }
 
 // --- Logs ---
 
+// In the order in which the attempts began; a page of them at a time.
 function logsTab(context, state, route) {
+  const attempt = route.query.get("attempt");
   const resource = resourceOf(state, logsKey(context, route).key);
   if (resource?.error?.status === 404 && resource.document === null) return h("p.empty", null, "This server keeps no logs of callbacks.");
   return looked(lookOf(state, resource), resource, {
-    what: "logs", empty: h("p", null, "The callbacks of this run have printed and logged nothing."),
+    what: "logs",
+    empty: attempt || route.query.get("cursor") ? [h("p", null, attempt ? "This attempt has printed and logged nothing." : "There are no later logs."), link(context, context.with(route, { cursor: null, attempt: null }), "All logs of the run", { class: "button", "data-still": true })]
+      : h("p", null, "The callbacks of this run have printed and logged nothing."),
     show: (document) => [
       document.items.map((log) => h("section", { key: log.attempt_id }, h("h2", null, id(log.step_id), ` ${log.phase === "compensation" ? "undone by " : ""}attempt ${log.attempt}`,
         log.attempt_generation > 1 ? h("span.quiet", null, ` generation ${log.attempt_generation}`) : null),
-      h("ol.logs", null, log.lines.slice(-context.ui.rows).map((line, index) => h("li", { key: `${index} ${line.at_ms}`, class: LOUD.has(line.level) ? "loud" : null },
+      log.lines.length > context.ui.lines ? button(`Show ${Math.min(500, log.lines.length - context.ui.lines)} earlier of ${log.lines.length} lines`, () => context.set({ lines: context.ui.lines + 500 })) : null,
+      h("ol.logs", null, log.lines.slice(-context.ui.lines).map((line, index) => h("li", { key: `${index} ${line.at_ms}`, class: LOUD.has(line.level) ? "loud" : null },
         when(line.at_ms, { short: true }), h("span.level", null, say.printable(line.level)), h("span.text", null, say.printable(line.text, true))))))),
-      document.next_cursor ? h("p.quiet", null, `These are the first ${document.items.length} attempts with logs. All of them: `, h("code", null, `ryusen runs show ${say.printable(route.id)}`)) : null,
+      attempt || route.query.get("cursor") || document.next_cursor ? h("nav.pager", { "aria-label": "Pages of logs" },
+        attempt ? link(context, context.with(route, { attempt: null, cursor: null }), "All logs of the run", { class: "button", "data-still": true }) : null,
+        route.query.get("cursor") ? link(context, context.with(route, { cursor: null }), "Oldest", { class: "button", "data-still": true }) : null,
+        document.next_cursor ? link(context, context.with(route, { cursor: document.next_cursor }), "Newer", { class: "button", rel: "next", "data-still": true }) : null) : null,
     ],
   });
 }
@@ -288,13 +303,13 @@ function whyTab(context, state, route, run) {
     h("section", null, h("h2", null, "Why this deadline"), h("p", null, run.deadline
       ? `It stops at its deadline, which comes from ${DEADLINES[run.deadline.source] ?? run.deadline.source}. A step that completes at or after it is undone with the rest; a deadline never cuts undoing short.`
       : "It has no deadline: the function declares no timeout, and neither an invoking step nor the server sets one.")),
-    h("section", null, h("h2", null, "When steps are tried again"), declared.length ? table("Retry policies", [["Step"], ["After a failure that may be retried", "grow"], ["Attempt timeout", "number"], ["Undoing", "grow"]], declared.slice(0, context.ui.rows).map((one) => ({
+    h("section", null, h("h2", null, "When steps are tried again"), declared.length ? table("Retry policies", [["Step", "step"], ["After a failure that may be retried", "grow"], ["Attempt timeout", "number"], ["Undoing", "grow"]], context.portion(declared.slice(0, context.ui.rows)).map((one) => ({
       key: one.step_id, cells: [id(one.step_id), policy(one.retry), one.attempt_timeout_ms ? say.span(one.attempt_timeout_ms) : h("span.quiet", null, "none"), one.compensation ? policy(one.compensation.retry) : h("span.quiet", null, one.has_compensation ? policy(DEFAULT) : "nothing declared; the code that is live then decides")],
     }))) : h("p.quiet", null, "No step with a callback has been declared yet."),
       h("p.quiet", null, "What never began, or a discovery pass that was lost, is repeated without counting as a failure: at once, then after 1s doubling to 1m.")),
     h("section", null, h("h2", null, "When an attempt becomes Unknown"), server ? h("p", null, `A worker reports every ${say.span(server.heartbeat_ms)}. An effect whose worker is silent for the lease of ${say.span(server.lease_ms)} (and at least ${say.span(server.reconnect_grace_ms)} after the server started) becomes Unknown, and so does one that gives no answer 2s after its attempt timeout. Only a late answer or an operator ends that; it is never retried by itself.`) : null),
     h("section", null, h("h2", null, "Which worker gets the work"), h("p", null, "Any that is connected, not draining, has room, and has the function: the newest release first, releases before workers without one, spread over its instances. Runs are not bound to code; each pass, attempt and compensation goes to a worker that is eligible then."), everyAttempt(run).some((attempt) => attempt.worker)
-      ? table("Workers of the attempts", [["Step"], ["Attempt", "number"], ["Worker"], ["Release"], ["Authorized"]], everyAttempt(run).filter((attempt) => attempt.worker).slice(-50).map((attempt) => ({ key: attempt.attempt_id, cells: [id(attempt.step_id), String(attempt.attempt), id(attempt.worker.instance_id), attempt.worker.release_id ? id(attempt.worker.release_id) : h("span.quiet", null, "none"), when(attempt.authorized_at_ms)] }))) : null),
+      ? table("Workers of the attempts", [["Step", "step"], ["Attempt", "number"], ["Worker"], ["Release"], ["Authorized"]], everyAttempt(run).filter((attempt) => attempt.worker).slice(-50).map((attempt) => ({ key: attempt.attempt_id, cells: [id(attempt.step_id), String(attempt.attempt), id(attempt.worker.instance_id), attempt.worker.release_id ? id(attempt.worker.release_id) : h("span.quiet", null, "none"), when(attempt.authorized_at_ms)] }))) : null),
     h("section", null, h("h2", null, "What is undone"), h("p", null, run.unwind.targets.length ? "The run did not succeed, so the steps that had succeeded are undone in reverse completion order, one at a time, with the code that is live now." : run.outcome === "succeeded" ? "Nothing: a run that succeeds keeps its effects." : run.outcome ? "Nothing: no step had succeeded." : "If the run fails, is cancelled or times out, the steps that succeeded are undone in reverse completion order.")),
   ];
 }
