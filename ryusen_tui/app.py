@@ -202,7 +202,8 @@ class Dashboard(App[End]):
                 screen.changed()
 
     def _pass_time(self) -> None:
-        if isinstance(self.screen, Main):
+        # The last tick may come when there is nothing left to draw on.
+        if self.is_running and isinstance(self.screen, Main):
             self.screen.current.show()
 
     def _log_heard(self) -> None:
@@ -212,7 +213,7 @@ class Dashboard(App[End]):
 
     def _draw_log(self) -> None:
         self._log_drawn = False
-        if isinstance(self.screen, Main) and self.screen.place == "server":
+        if self.is_running and isinstance(self.screen, Main) and self.screen.place == "server":
             self.screen.current.show()
 
     def head_line(self, columns: int) -> Line:
