@@ -175,7 +175,9 @@ async def test_an_event_is_sent_and_its_fan_out_is_a_key_away(gallery: Gallery) 
 async def test_an_event_that_nothing_listens_for_says_so(gallery: Gallery) -> None:
     async with dashboard(gallery.stage.url) as driven:
         await driven.sees("Failed")
-        await driven.press("3", "G", "s")
+        await driven.press("3")
+        await driven.sees("order/placed")
+        await driven.press("G", "s")
         driven.app.screen.query_one("#name").value = "nobody/listens"  # type: ignore[attr-defined]
         await driven.press("enter")
         await driven.sees("0 matched; no trigger matches")
