@@ -110,6 +110,10 @@ class Dispatcher:
         self._disarm(run_id)
         self._forget_pace(live)
         self._hurried.discard(run_id)
+        self.dequeue(run_id)
+
+    def dequeue(self, run_id: RunId) -> None:
+        """The run waits for no worker until it is offered again."""
         key = self._queued.pop(run_id, None)
         if key is not None:
             queue = self._ready[key]

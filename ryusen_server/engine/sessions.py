@@ -370,6 +370,8 @@ class Sessions:
         for request_id in live.run.requests:
             self._leases.end(request_id)
         self._fleet.forget_history(live.run.run_id)  # a pass may have left with what is lost now
+        # Else a worker with room would have it at once, and runs whose commits fail would push each other there without a pause.
+        self._dispatcher.dequeue(live.run.run_id)
         self._mover.owe(live.run.run_id)
 
     def run_ended(self, live: LiveRun) -> None:

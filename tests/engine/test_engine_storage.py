@@ -12,7 +12,7 @@ from ryusen_protocol.problems import Problem
 from ryusen_server.engine.views import AcceptedEvent, StoppedRun
 from ryusen_server.ports.store import StorageUnavailable
 from tests.engine.bench import DEFAULT, Bench
-from tests.engine.bench_worker import FakeWorker, Step, body, error
+from tests.engine.bench_worker import FakeWorker, Step, body, emit, error
 
 TERMINAL = error("terminal", retryable=False)
 SAGA = body(Step("a", undo=[None]), Step("b", forward=[error(), None], undo=[None]), Step("c", forward=[TERMINAL], undo=[None]))
@@ -239,6 +239,23 @@ async def test_work_that_could_not_be_loaded_for_a_worker_is_not_forgotten() -> 
         await bench.advance(1_000)
         rows = await bench.store.event_runs(accepted.event.event_id)
         assert {row.status for row in rows} == {"ended"}
+
+
+async def test_runs_whose_commits_fail_do_not_push_each_other_to_the_worker_without_a_pause() -> None:
+    async with Bench() as bench:
+        await bench.publish([("go", "f"), ("told", "g")])
+        worker = await bench.connected(functions={"f": body(emit("tell", "told")), "g": body()}, capacity=1)
+        worker.holding("discovery")
+        run_id = await bench.begin()
+        bench.memory.write_fault = "disk full"
+        worker.release_all()  # the event it emits starts a run, which takes its slot until the commit of both fails
+        for _ in range(20):
+            await bench.settle()
+        assert len(worker.of("discovery")) <= 4
+        bench.memory.write_fault = None
+        await bench.advance(1_000)
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+        assert {row.status for row in bench.memory._runs.values()} == {"ended"}
 
 
 @pytest.mark.parametrize("lost", [True, False])
