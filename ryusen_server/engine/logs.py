@@ -66,8 +66,8 @@ class AttemptLogs:
     def goes_on(self, scope: Scope, request_id: RequestId, lines: list[LogLine]) -> bool:
         """More lines of a callback that has printed before; whether it has."""
         attempt_id = self._requests.get(request_id)
-        held = None if attempt_id is None else self._held[attempt_id]
-        if held is None or held.scope != scope:
+        held = None if attempt_id is None else self._held.get(attempt_id)
+        if held is None or held.scope != scope or held.request_id != request_id:
             return False
         self._add(held, lines)
         return True
@@ -120,6 +120,9 @@ class AttemptLogs:
             attempt_generation=attempt.attempt_generation,
             lines=b"[]",
         )
+        before = self._held.get(attempt.attempt_id)
+        if before is not None:  # printed by a worker that then claimed not to have begun, so that the attempt has another request now
+            self._let_go(before)
         self._make_room()
         held = _Held(row, Scope(run.workspace, run.application), request_id, [], self._clock.now_ms() - WRITE_EVERY_MS)
         self._held[attempt.attempt_id] = held

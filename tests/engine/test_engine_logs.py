@@ -160,6 +160,25 @@ async def test_only_so_many_attempts_are_held_and_none_forgets_what_was_written(
         assert [await kept(bench, run_id) for run_id in runs] == [[["one", "two"]]] * 4
 
 
+async def test_a_worker_that_printed_and_claims_never_to_have_begun_mixes_up_nothing(bench_run: tuple[Bench, FakeWorker, RunId]) -> None:
+    bench, worker, run_id = bench_run
+    first = await executing(bench, worker)
+    prints(worker, first, "a lie")
+    worker.reject(worker.executing[first])
+    await bench.settle()
+    await bench.advance(1_000)
+    second = await executing(bench, worker)
+    assert second != first
+    prints(worker, second, "one")
+    answer(worker, second, "one")
+    await bench.settle()
+    prints(worker, first, "a later lie")
+    answer(worker, await executing(bench, worker))
+    await bench.settle()
+    assert await kept(bench, run_id) == [["a lie", "one"]], "what was told before the attempt went out again stays, and nothing after it"
+    assert await bench.ended(run_id) == ("succeeded", "not_required")
+
+
 def answered(worker: FakeWorker, request_id: RequestId) -> Succeeded:
     """What it answered."""
     (invocation,) = [one for one in worker.invocations if one.request_id == request_id]
