@@ -162,6 +162,7 @@ async def test_one_connection_too_many_is_told_to_come_back(api: ApiHarness, mon
     status, headers, body = await api.raw(b"")
     assert (status, msgspec.json.decode(body)["code"]) == (429, "busy")
     assert headers["content-type"] == CONTENT_TYPE
+    assert (headers["retry-after"], headers["cache-control"], headers["x-content-type-options"]) == ("1", "no-store", "nosniff")
     for _, writer in opened:
         writer.close()
         await writer.wait_closed()

@@ -28,7 +28,10 @@ _DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 
 def _busy() -> bytes:
     body = msgspec.json.encode(problem("busy", f"{CONNECTIONS_MAX} connections are open already. Close idle ones, or try again later."))
-    head = f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: {CONTENT_TYPE}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+        "retry-after: 1\r\ncache-control: no-store\r\nx-content-type-options: nosniff\r\n\r\n"
+    )
     return head.encode() + body
 
 
