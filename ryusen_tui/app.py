@@ -33,6 +33,7 @@ from ryusen_tui.screens import Detail, EventView, Framed, Main
 from ryusen_tui.spans import Glyphs, Line, foreign, own
 from ryusen_tui.story import function_lines, worker_lines
 from ryusen_tui.tables import function_key
+from ryusen_tui.widgets import ASCII
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,7 +64,13 @@ class Dashboard(App[End]):
 
     TITLE = "ryusen"
     ENABLE_COMMAND_PALETTE = True
-    CSS = DIALOG_CSS + "Toast { width: auto; max-width: 90%; }"
+    CSS = (
+        DIALOG_CSS
+        + """
+Toast { width: auto; max-width: 90%; }
+App.-ascii Toast { border: none; }
+"""
+    )
     BINDINGS: ClassVar = [
         *(Binding(f"{number}", f"pane('{name}')", show=False) for number, name in enumerate(PANES, 1)),
         Binding("slash", "filter", show=False),
@@ -96,6 +103,7 @@ class Dashboard(App[End]):
     ) -> None:
         super().__init__()
         self.theme = "ansi-dark"
+        self.set_class(not unicode, ASCII)
         self.link = Link(url)
         self.api = Api(workspace, token)
         self.glyphs = Glyphs(unicode)
@@ -354,6 +362,7 @@ class Dashboard(App[End]):
             attempt, run = screen.unknown_attempt(), screen.run
         elif isinstance(screen, Main) and screen.place == "unknown" and screen.table is not None:
             attempt = next((one for one in self.feed.board.unknown or () if one.attempt_id == screen.table.key), None)
+            run = None if attempt is None else next((one for one in self.feed.board.runs or () if one.run_id == attempt.run_id), None)
         if attempt is None:
             if isinstance(screen, RunView | Main):
                 self.say("nothing Unknown is marked here; u finds the next one")

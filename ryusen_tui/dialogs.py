@@ -37,7 +37,8 @@ DIALOG_CSS = """
 .dialog Button:focus { text-style: reverse bold; }
 .dialog Button:disabled { text-style: dim; border: none !important; height: 1; }
 .dialog #about { height: auto; max-height: 12; }
-Dialog.short .dialog { border: none; width: 100%; }
+App.-ascii .dialog { border: ascii $accent; }
+Dialog.short .dialog, App.-ascii Dialog.short .dialog { border: none; width: 100%; }
 Dialog.short .filled { height: 100%; }
 Dialog.short #about { height: 1fr; }
 """
@@ -235,7 +236,7 @@ class Send(Dialog):
         if fields != self._sent:
             self._sent, self._key = fields, f"tui-{secrets.token_hex(16)}"
         self._busy = True
-        self._say((own("sending…", "muted"),), can_send=False)
+        self._say((own(f"sending{self.dashboard.glyphs.glyph('…')}", "muted"),), can_send=False)
         self._go()
 
     @work(exit_on_error=False)

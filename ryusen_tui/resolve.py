@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -75,10 +76,24 @@ class Resolve(Dialog):
 
     def on_mount(self) -> None:
         """Nothing is chosen, and the harmless button has the focus."""
-        self.query_one("#identity", Static).update(text(attempt_identity(self.state.attempt, self._run, now_ms=self.dashboard.now_ms())))
+        self._identify()
         self.query_one("#cancel").focus()
         self._show()
         self._look()
+        if self._run is None:
+            self._find_run()
+
+    def _identify(self) -> None:
+        lines = attempt_identity(self.state.attempt, self._run, now_ms=self.dashboard.now_ms())
+        self.query_one("#identity", Static).update(text(lines))
+
+    @work(exit_on_error=False)
+    async def _find_run(self) -> None:
+        """Its function and deadline; the list of runs may be too short to have it."""
+        with contextlib.suppress(NoServer, AnswerLost, UnreadableAnswer, ApiProblem):
+            self._run = await self.dashboard.link.ask(self.dashboard.api.get_run(self.state.attempt.run_id))
+            if self.is_attached:
+                self._identify()
 
     # What a person does.
 
@@ -209,7 +224,7 @@ class Resolve(Dialog):
             self.query_one("#cancel", Button).label = "Close"
             self.query_one("#cancel").focus()
         head = {
-            "sending": "Sending…",
+            "sending": f"Sending{self.dashboard.glyphs.glyph('…')}",
             "unsure": f"Not known yet, try {state.tries}. ",
             "refused": f"Refused, {state.code}: ",
             "done": "Applied: ",

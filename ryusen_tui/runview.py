@@ -93,10 +93,13 @@ class RunView(Framed):
         """Ask for it."""
         self._teller = story.Teller(self.dashboard.glyphs)
         self.query_one("#blocker").display = False
-        self.query_one("#timeline", Chart).put([], None, note=[(own("loading…", "accent"),)])
+        self.query_one("#timeline", Chart).put([], None, note=[self._loading()])
         self.choose("timeline")
         self.set_interval(1.0, self._pass_time)
         self.load()
+
+    def _loading(self) -> Line:
+        return (own(f"loading{self.dashboard.glyphs.glyph('…')}", "accent"),)
 
     def _pass_time(self) -> None:
         """Bars of what still runs grow, and callbacks print."""
@@ -146,7 +149,7 @@ class RunView(Framed):
         """Another run in the same place."""
         self.run_id, self.run = run_id, None
         self._history, self._history_after, self._teller = [], None, story.Teller(self.dashboard.glyphs)
-        self.query_one("#run-head", Static).update(text([(foreign(run_id, "muted"),), (own("loading…", "accent"),)]))
+        self.query_one("#run-head", Static).update(text([(foreign(run_id, "muted"),), self._loading()]))
         self.load()
         if self.tab == "history":
             self.load_history()
@@ -228,7 +231,11 @@ class RunView(Framed):
         except (NoServer, AnswerLost, ApiProblem, UnreadableAnswer) as error:
             prose.put([*self._history, (foreign(str(error), "bad"),)])
             return
-        more: list[Line] = [] if len(self._history) < _HISTORY_MAX else [(own("… more: ", "muted"), own(f"ryusen runs history {wanted}"))]
+        more: list[Line] = (
+            []
+            if len(self._history) < _HISTORY_MAX
+            else [(own(f"{dashboard.glyphs.glyph('…')} more: ", "muted"), own(f"ryusen runs history {wanted}"))]
+        )
         prose.put([*self._history, *more] or [(own("no history yet", "muted"),)])
 
     def _take(self, entries: list[HistoryEntryDocument]) -> None:

@@ -71,8 +71,9 @@ def blocker_lines(blocker: Blocker, glyphs: Glyphs, *, now_ms: int) -> list[Line
         lines.append((own("  first      "), foreign(location(blocker.first))))
     if blocker.duplicate is not None:
         lines.append((own("  again at   "), foreign(location(blocker.duplicate))))
+    lines.append((own("  fix        "), own("correct the code and save it")))
     seen = f"{blocker.count} times, last {format_ms(max(0, now_ms - blocker.last_seen_at_ms))} ago"
-    lines.append((own("  fix        "), own(f"correct the code and save it: the run goes on by itself; seen {seen}", "muted")))
+    lines.append((own("             "), own(f"the run then goes on by itself; seen {seen}", "muted")))
     return [*lines, (own("  "), foreign(blocker.message, "muted"))]
 
 
@@ -151,7 +152,6 @@ def payload_lines(run: RunDetail) -> list[Line]:
     """Input and what came of it, indented where it is JSON."""
     lines: list[Line] = [(own("input", "muted"),), *_document(input_text(run.input)), ()]
     if run.failure is not None:
-        lines.append((own("failure", "muted"),))
         lines += [(foreign(text, "bad"),) for text in error_lines(run.failure)]
     elif is_value(run.result):
         lines += [(own("result", "muted"),), *_document(value_text(run.result))]
@@ -255,7 +255,9 @@ def attempt_identity(attempt: AttemptDocument, run: RunSummary | None, *, now_ms
         fact("attempt", own(f"{attempt.attempt}, generation {attempt.attempt_generation}  "), foreign(attempt.attempt_id, "muted")),
         fact("operation", foreign(attempt.operation_id)),
     ]
-    if run is None or run.deadline is None:
+    if run is None:
+        lines.append(fact("deadline", own("not known yet", "muted")))
+    elif run.deadline is None:
         lines.append(fact("deadline", own("none")))
     else:
         left = run.deadline.at_ms - now_ms
@@ -335,7 +337,7 @@ def server_lines(board: Board, url: str) -> list[Line]:
         return [fact("server", foreign(url))]
     counts = info.counts
     lines = [
-        fact("listening", *(foreign(f"{address}  ") for address in info.addresses)),
+        *(fact("listening" if index == 0 else "", foreign(address)) for index, address in enumerate(info.addresses)),
         fact("database", foreign(info.database.path), own("  gone with the server" if info.database.ephemeral else "", "warn")),
         fact(
             "version",

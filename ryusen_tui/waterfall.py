@@ -30,7 +30,14 @@ _FOLDED: Final = ("┆", ":")
 _IDLE_MIN_MS: Final = 500
 _IDLE_SHARE: Final = 0.08
 _FOLD_SHARE: Final = 0.03
-_STEPS_MS: Final = tuple(base * 10**power for power in range(12) for base in (1, 2, 5))
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+_STEPS_MS: Final = (
+    *(base * 10**power for power in range(3) for base in (1, 2, 5)),
+    *(base * unit for unit in (_SECOND_MS, _MINUTE_MS) for base in (1, 2, 5, 10, 20, 30)),
+    *(base * _HOUR_MS for base in (1, 2, 6, 12)),
+    *(base * 10**power * _DAY_MS for power in range(5) for base in (1, 2, 5)),
+)
+"""Ticks are where a person would put them on a clock."""
 
 
 class Stretch(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ lines that are different are drawn again: a list is looked at for hours.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,6 +15,7 @@ from textual.binding import Binding
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
 from textual.strip import Strip
 from textual.widgets import Static
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from rich.text import Text
     from textual import events
-    from textual.app import RenderResult
+    from textual.app import App, RenderResult
+    from textual.widget import Widget
 
     from ryusen_protocol.words import Tone
 
@@ -39,6 +41,8 @@ STYLES: Final[dict[Tone | None, Style]] = {
     "alert": Style(color="magenta", bold=True),
     "muted": Style(dim=True),
 }
+ASCII: Final = "-ascii"
+"""The class of an application whose terminal shows nothing else."""
 _STRONG: Final = Style(bold=True)
 _MARKED: Final = Style(reverse=True)
 
@@ -83,6 +87,10 @@ def text(lines: Sequence[Line]) -> Text:
     return made
 
 
+def _is_unicode(widget: Widget) -> bool:
+    return not cast("App[Any]", widget.app).has_class(ASCII)  # pyright: ignore[reportUnknownMemberType]
+
+
 class Bar(Static):
     """One line that is cut to the screen's width, never wrapped."""
 
@@ -91,9 +99,14 @@ class Bar(Static):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the framework's own word
         super().__init__("", id=id)
         self.shown: Line = ()
+        self.unicode = True
         self.make: Callable[[int], Line] | None = None
         """Makes the line for a width; without it `shown` is cut."""
         self._drawn: Line | None = None
+
+    def on_mount(self) -> None:
+        """What is cut off is told in what the terminal can show."""
+        self.unicode = _is_unicode(self)
 
     def put(self, line: Line) -> None:
         """Show this line."""
@@ -112,7 +125,13 @@ class Bar(Static):
         return text([self._drawn])
 
     def _line(self) -> Line:
-        return cut(self.make(self.size.width) if self.make is not None else self.shown, self.size.width)
+        return cut(self.make(self.size.width) if self.make is not None else self.shown, self.size.width, unicode=self.unicode)
+
+
+class _WholeBars(ScrollBarRender):
+    """A scrollbar of whole characters."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * len(ScrollBarRender.VERTICAL_BARS)
 
 
 class Lines(ScrollView, can_focus=True):
@@ -124,6 +143,13 @@ class Lines(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.base = Style()
         """What its lines are painted on."""
+        self.unicode = True
+
+    def on_mount(self) -> None:
+        """Where the terminal cannot show parts of a character, the scrollbar has none."""
+        self.unicode = _is_unicode(self)
+        if not self.unicode:
+            cast("Any", self.vertical_scrollbar).renderer = _WholeBars
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines of a region; what they are painted on is found out once for all of them."""
@@ -248,7 +274,7 @@ class Table(Lines):
             self._widths = layout(self._columns, columns)
         if y == 0:
             line: Line = head_line(self._columns, self._widths)
-            return Strip(segments(fitted(line, columns), base), columns)
+            return Strip(segments(fitted(line, columns, unicode=self.unicode), base), columns)
         index = self.scroll_offset.y + y - 1
         if not self.rows and self._note:
             said = [row for line in self._note for row in wrapped(line, columns - 4)]
@@ -259,7 +285,9 @@ class Table(Lines):
         row = self.rows[index]
         marked = row.key == self.key
         line = row_line(row, self._widths, glyphs=self._glyphs, selected=marked)
-        return Strip(segments(fitted(line, columns), base, marked=marked and self.has_focus, dim=self.is_old), columns)
+        return Strip(
+            segments(fitted(line, columns, unicode=self.unicode), base, marked=marked and self.has_focus, dim=self.is_old), columns
+        )
 
 
 class Prose(Lines):
