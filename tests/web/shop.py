@@ -114,7 +114,10 @@ async def pack_box(event: Event, step: Step) -> str:
 @app.function(on="long")
 async def many_steps(event: Event, step: Step) -> int:
     for number in range(event.data["steps"]):
-        await step.run(f"step-{number:04}", quick, number)
+        if "loud" in event.data:
+            await step.run(f"step-{number:04}", take, str(number))
+        else:
+            await step.run(f"step-{number:04}", quick, number)
     if "gate" in event.data:
         await step.run("gate", await_file, event.data["gate"])
     return event.data["steps"]

@@ -17,7 +17,7 @@ from ryusen_protocol.durations import format_ms
 from tests.acceptance.product import W, eventually
 from tests.api.token_holders import bearer, token, write_credentials
 from tests.cli.processes import Running
-from tests.web.browsing import Shop
+from tests.web.browsing import Lost, Shop
 
 pytestmark = pytest.mark.xdist_group("web-pages")
 
@@ -41,11 +41,8 @@ def stands(the_shop: Shop) -> dict[str, str]:
     return {**runs, "event": sent["failed"]["event_id"]}
 
 
-def check_axe(page: Page, what: str, scheme: str) -> None:
-    options: dict[str, Any] = {"resultTypes": ["violations"]}
-    if scheme == "dark":  # only colours are others there
-        options["runOnly"] = ["color-contrast"]
-    found = Axe().run(page, options=options).response["violations"]
+def check_axe(page: Page, what: str) -> None:
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     assert [(one["id"], [node["html"][:150] for node in one["nodes"]]) for one in found] == [], what
 
 
@@ -66,11 +63,9 @@ def test_axe_finds_nothing_on_any_page_or_dialog(at: Shop, stands: dict[str, str
     ]
     paths += [f"/runs/{stands['failed']}?tab={tab}" for tab in TABS]
     paths += [f"/runs/{stands[name]}" for name in ("blocked", "waiting", "unknown")]
-    if scheme == "dark":
-        paths = [*paths[:2], *paths[5:]]
     for path in paths:
         at.turn(page, path)
-        check_axe(page, path, scheme)
+        check_axe(page, path)
     for path, keys in (
         (f"/runs/{stands['unknown']}", "R1"),
         ("/unknown", "R2"),
@@ -86,7 +81,7 @@ def test_axe_finds_nothing_on_any_page_or_dialog(at: Shop, stands: dict[str, str
         for key in keys[1:]:
             page.keyboard.press(key)
             page.wait_for_selector("dialog input:checked")
-        check_axe(page, f"{path} {keys}", scheme)
+        check_axe(page, f"{path} {keys}")
 
 
 @pytest.mark.req("UI-02")
@@ -147,6 +142,68 @@ def test_the_keys_of_the_terminal_do_the_same_here(at: Shop, stands: dict[str, s
     for key, title in (("2", "Unknown"), ("3", "Events"), ("4", "Workers"), ("5", "Functions"), ("6", "Server"), ("1", "Runs")):
         press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+def test_the_time_axis_zooms_pans_and_folds_and_logs_come_by_pages(at: Shop, stands: dict[str, str]) -> None:
+    run_id = at.run_of(at.running.send("long", {"steps": 23, "loud": True}))
+    at.settled_run(run_id)
+    page = at.tab(f"/runs/{run_id}")
+    press = page.keyboard.press
+    controls = page.get_by_role("group", name="Time axis")
+
+    def frame() -> list[float]:
+        return [float(number) for number in (page.locator("svg.bars").first.get_attribute("viewBox") or "").split()]
+
+    start, _, whole, _ = frame()
+    assert start == 0
+    press("+")
+    press("+")
+    expect(controls).to_contain_text("\u00d74")
+    assert frame()[0] == pytest.approx(whole * 3 / 8, rel=0.01)
+    assert frame()[2] == pytest.approx(whole / 4, rel=0.01)
+    for _ in range(8):
+        press("l")
+    expect(controls.get_by_role("button", name="Later")).to_be_disabled()
+    assert sum(frame()[::2]) == pytest.approx(whole, rel=0.01)
+    press("0")
+    expect(controls.get_by_role("button", name="Zoom out")).to_be_disabled()
+    assert frame()[::2] == [0, whole]
+    at.turn(page, f"/runs/{stands['waiting']}")
+    expect(page.get_by_label("Fold long waits")).to_be_visible()
+    press("z")
+    expect(page.get_by_label("Fold long waits")).to_be_checked()
+    expect(page.locator(".scale")).to_contain_text("\u22ef")
+
+    at.turn(page, f"/runs/{run_id}?tab=attempts")
+    page.get_by_role("link", name="Logs of step-0003, attempt 1").click()
+    expect(page.locator("ol.logs")).to_have_text([re.compile("3 taken")])
+    page.get_by_role("link", name="All logs of the run").click()
+    expect(page.locator("ol.logs")).to_have_count(20)
+    page.get_by_role("link", name="Newer").click()
+    expect(page.locator("ol.logs")).to_have_text([re.compile(f"{number} taken") for number in (20, 21, 22)])
+    page.go_back()
+    expect(page.locator("ol.logs")).to_have_count(20)
+
+
+@pytest.mark.req("UI-07")
+def test_an_event_whose_answer_was_lost_is_found_again_after_going_back_closed_its_dialog(at: Shop) -> None:
+    at.allowed = ("ERR_CONNECTION_RESET",)
+    page = at.tab("/events")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Workers").click()
+    lost = Lost(page, "/events")
+    page.keyboard.press("s")
+    page.keyboard.type("nobody/lost")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("alert")).to_contain_text("may have been done or not")
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Events")
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Send an event").click()
+    dialog.get_by_role("button", name="Send again under the same key").click()
+    expect(dialog).to_contain_text("Accepted before (replayed)")
+    assert len(lost.bodies) == 2
+    assert len(set(lost.bodies)) == 1
 
 
 def test_an_unknown_attempt_is_settled_and_an_event_sent_with_the_keyboard_alone(at: Shop) -> None:
@@ -431,6 +488,10 @@ REDUCED = """async () => {
   act({ type: 'answered', key: '/h', document: { items: [{ position: 1 }, { position: 2 }], next_cursor: 'more' } });
   act({ type: 'answered', key: '/h', document: { items: [{ position: 2 }, { position: 5 }], next_cursor: null } });
   told.push(['history grows once', state.resources['/h'].document.items.map((one) => one.position)]);
+  act({ type: 'resync', position: 5 });
+  act({ type: 'asked', key: '/runs' });
+  act({ type: 'answered', key: '/runs', document: { position: 6, items: [run('running')], next_cursor: null } });
+  told.push(['over another database', runsOf(state, '/runs')[0].status]);
   act({ type: 'wanted', resources: [history] });
   told.push(['forgotten', Object.keys(state.resources), Object.keys(state.runs)]);
   const before = state; act({ type: 'heartbeat', position: 3 });
@@ -453,6 +514,7 @@ def test_the_projection_never_misses_a_change_and_never_contradicts_itself(at: S
         ["a refusal is not asked for again", ["/h"]],
         ["until something changes", ["/runs", "/runs/r1", "/h"]],
         ["history grows once", [1, 2, 5]],
+        ["over another database", "running"],
         ["forgotten", ["/h"], []],
         ["an old heartbeat changes nothing", True],
         ["resync", ["/h"], 2],

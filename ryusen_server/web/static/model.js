@@ -16,7 +16,7 @@ export function reduce(state, action) {
       (resource) => concerns(resource, action.change));
     case "notice": return touched(state, (resource) => ["workers", "functions", "server", "runs", "releases"].includes(resource.kind));
     case "heartbeat": return action.position > state.position ? { ...state, position: action.position } : state;
-    case "resync": return touched({ ...state, position: action.position ?? state.position }, () => true);
+    case "resync": return touched(begunAnew(state, action.position ?? state.position), () => true);
     case "stale": return touched(state, (resource) => resource.key === action.key);
     case "stream": return { ...state, stream: { state: action.state, why: action.why ?? "" } };
     default: throw new Error(`no such action: ${action.type}`);
@@ -29,6 +29,12 @@ const passes = ({ status }) => !(status >= 400 && status < 500) || status === 40
 function change(state, key, how) {
   const resource = state.resources[key];
   return resource ? { ...state, resources: { ...state.resources, [key]: how(resource) } } : state;
+}
+
+// Where the server stands behind what has been told, it is over another database: nothing that was known is newer than what it says.
+function begunAnew(state, position) {
+  if (position >= state.position) return { ...state, position };
+  return { ...state, position, runs: Object.fromEntries(Object.entries(state.runs).map(([runId, known]) => [runId, { ...known, at: 0 }])) };
 }
 
 // What is wanted no more is forgotten, and with it the runs that only it told of: memory does not grow with time.

@@ -146,7 +146,7 @@ function picture(context, run, plan) {
   const percent = (place) => `${(((place - plan.from) / plan.shown) * 100).toFixed(NUMBERS)}%`;
   const marks = plan.gaps.length
     ? plan.gaps.map(([from, to]) => ({ at: from, place: (plan.at(from) + plan.at(to)) / 2, text: `⋯ ${say.span(to - from)}` })).filter(({ place }) => place >= plan.from && place <= plan.from + plan.shown)
-    : timeline.ticks(plan.from, plan.from + plan.shown, context.narrow ? 3 : 6).map(({ at, text }) => ({ at, place: at, text }));
+    : timeline.ticks(plan.from, plan.from + plan.shown, context.narrow ? 2 : 6).map(({ at, text }) => ({ at, place: at, text }));
   const late = plan.from + plan.shown * 0.93;
   const gridKey = marks.map(({ place }) => number(place)).join(" ");
   const scaleKey = plan.gaps.length ? `${plan.total} ${plan.gaps.join(" ")}` : "";
@@ -206,7 +206,7 @@ function attemptsTab(context, state, route, run) {
   const earlier = Math.max(0, list.length - context.ui.rows);
   return [
     earlier ? button(`Show ${Math.min(500, earlier)} earlier of ${list.length} attempts`, () => context.set({ rows: context.ui.rows + 500 })) : null,
-    table("Attempts", [["Step", "step"], ["Phase", "short"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker", "step"], ["Operation id", "step"], ["Note", "grow"], ["Logs", "short"]], context.portion(list.slice(earlier)).map((attempt) => ({
+    table("Attempts", [["Step", "step"], ["Phase", "short"], ["Attempt", "number"], ["Generation", "number"], ["State", "fixed"], ["Took", "number"], ["Worker", "long"], ["Operation id", "step"], ["Note", "grow"], ["Logs", "short"]], context.portion(list.slice(earlier)).map((attempt) => ({
       key: attempt.attempt_id,
       props: { memo: attempt.settled_at_ms === null ? undefined : `${attempt.state} ${attempt.settled_at_ms}` },
       cells: () => [id(attempt.step_id), attempt.phase, String(attempt.attempt), String(attempt.attempt_generation), word(say.attemptWord(attempt, context.now)),
