@@ -1,7 +1,8 @@
 """Pictures and figures of the pages: `python -m tests.web pictures FOLDER` and `python -m tests.web figures [MINUTES]`.
 
 Pictures are of every page and dialog at 1280 and 360 pixels, light and dark, for a person to look at. Figures are what the pages promise of
-smoothness: first content of a list of 10,000 runs and of a run of 1,000 steps, the longest task while changes come, and memory over time.
+smoothness: first content of a list of 10,000 runs and of a run of 1,000 steps, the longest task while changes come, what they cost the
+processor, and memory over time.
 """
 
 from __future__ import annotations
@@ -131,15 +132,18 @@ def figures(minutes: float) -> None:
         for name, path in (("list of 10,000 runs", "/"), ("run of 1,000 steps", f"/runs/{run_id}")):
             page = watched(at, path)
             page.evaluate("longest = 0")
+            work_s = busy_s(page)
             with Changes(at, 50):
                 page.wait_for_timeout(int(minutes * 30_000))
                 before = heap(page)
                 page.wait_for_timeout(int(minutes * 30_000))
             print(
                 f"{name}, 50 changes a second for {minutes:g} min: longest task {page.evaluate('longest'):.0f} ms, "
+                f"{work_s() / (minutes * 60):.1%} of a processor, "
                 f"heap {before:.1f} MB half-way, {heap(page):.1f} MB at the end, position {page.evaluate('ryusen.live.position')}"
             )
             page.context.close()
+        grow(at)
         for fault in at.faults:
             print(fault)
 
@@ -154,6 +158,34 @@ def first_content(at: Shop, name: str, path: str, selector: str, request: str) -
     )
     print(f"{name}: first content {shown_ms - answered_ms:.0f} ms after its answer, {shown_ms:.0f} ms after the navigation began")
     page.context.close()
+
+
+def grow(at: Shop) -> None:
+    """Follow a run through its 1,000 steps."""
+    run_id = at.run_of(at.running.send("long", {"steps": 1000}))
+    page = watched(at, f"/runs/{run_id}")
+    page.evaluate("longest = 0")
+    work_s, began = busy_s(page), time.monotonic()
+    at.settled_run(run_id)
+    took_s = time.monotonic() - began
+    page.wait_for_timeout(3_000)
+    print(
+        f"run that goes through 1,000 steps in {took_s:.0f} s: longest task {page.evaluate('longest'):.0f} ms, "
+        f"{work_s() / (took_s + 3):.1%} of a processor"
+    )
+    page.context.close()
+
+
+def busy_s(page: Page) -> Callable[[], float]:
+    """What the page's own thread has worked since now, in seconds of processor time: others that are busy do not count."""
+    session: Any = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def total_s() -> float:
+        return next(each["value"] for each in session.send("Performance.getMetrics")["metrics"] if each["name"] == "TaskDuration")
+
+    start_s = total_s()
+    return lambda: total_s() - start_s
 
 
 def watched(at: Shop, path: str) -> Page:
