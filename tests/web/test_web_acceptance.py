@@ -329,6 +329,10 @@ def test_a_restart_keeps_history_scroll_selection_and_what_is_shown(browser: Bro
         event = at.running.get(f"{W}/runs/{run_id}")["event_id"]
         at.go(page, f"/events/{event}")
         expect(page.get_by_role("row", name=re.compile(run_id))).to_contain_text("Failed")
+        runs.locator("[data-row]").nth(20).click()
+        expect(runs.locator(".state")).to_be_visible()
+        runs.go_back()
+        eventually(lambda: runs.evaluate("scrollY") >= 290, "it is where it was left")
         # Over another database the position means nothing, and the page begins again.
         at.allowed = (*at.allowed, "404")
         at.running.kill_server()

@@ -273,6 +273,8 @@ def test_hostile_texts_are_shown_and_do_nothing(at: Shop) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE[0])
     assert page.evaluate("document.querySelectorAll('main img, main script, main svg:not(.bars)').length") == 0
     assert page.evaluate("globalThis.broken") is None
+    page.goto(at.running.url + "/runs/%E0%A4%A")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
     page.goto(at.running.url + "/?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&status=%3Cb%3E")
     at.allowed = ("400",)
     expect(page.locator(".notice")).to_contain_text("[invalid]")

@@ -36,6 +36,7 @@ let acknowledgements = [];
 let drawing = false;
 let isPart = false;
 let drawnAt = 0;
+let returning = null;
 let typing = null;
 let live = null;
 const asked = new Map();
@@ -44,9 +45,18 @@ function read() {
   const url = new URL(location.href);
   for (const [pattern, page] of ROUTES) {
     const found = pattern.exec(url.pathname);
-    if (found) return { page, path: url.pathname, id: found[1] === undefined ? null : decodeURIComponent(found[1]), query: url.searchParams };
+    const id = found?.[1] === undefined ? null : decoded(found[1]);
+    if (found && id !== undefined) return { page, path: url.pathname, id, query: url.searchParams };
   }
   return { page: pages.missing, path: url.pathname, id: null, query: url.searchParams };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return undefined;
+  }
 }
 
 const workspace = () => route.query.get("workspace") || "default";
@@ -297,6 +307,11 @@ function drawNow() {
   // Whether everything that the page asked for is there, for whoever drives it.
   const waits = !live || Object.values(state.resources).some((resource) => resource.document === null && resource.error === null);
   $("main").dataset.state = waits ? "loading" : state.stream.state;
+  // A page that is gone back to is as long as it was only once its answers are there.
+  if (returning !== null) {
+    scrollTo(0, returning);
+    if (!waits) returning = null;
+  }
   document.title = `${unknownCount() ? `? ${unknownCount()} · ` : ""}${route.id ? printable(route.id) : route.page.title} · Ryusen`;
 }
 
@@ -345,14 +360,14 @@ function arrive({ still = false, scroll = 0 } = {}) {
   drawNow();
   for (const here of document.querySelectorAll("nav [aria-current]")) here.scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!still) {
+    returning = scroll || null;
     scrollTo(0, scroll);
-    // A page that was not known needs its answer before it is as long as it was.
-    if (scroll) setTimeout(() => scrollTo(0, scroll), 120);
     $("main").focus({ preventScroll: true });
   }
 }
 
 history.scrollRestoration = "manual";
+for (const moved of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(moved, () => { returning = null; }, { passive: true, capture: true });
 addEventListener("popstate", (event) => {
   for (const dialog of dialogs) if (!(dialog instanceof Token)) dialog.close();
   arrive({ scroll: event.state?.scroll ?? 0 });
