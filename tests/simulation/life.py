@@ -22,6 +22,9 @@ from tests.simulation.world import WORKSPACES, Accepted, Deployment, World
 
 TRANSITIONS_MIN = 40
 """A life that will have seen fewer by its end goes on."""
+LAST_MOMENTS_MS = (1, 2, 5, 20)
+AWAITED_MS_MAX = 20_000
+"""How near a wait's end must be for somebody to submit its event in the last moment."""
 MORE_ACTS_MAX = 400
 REMEDIES = ("mend", "publish", "worker", "submit")
 """What is left to a life in which troubles let hardly anything happen."""
@@ -74,21 +77,25 @@ class Life(Words, People):
         self._errand(self._submit(workspace, name, key, metadata))
 
     def answer(self) -> None:
-        """Somebody submits what a run waits for, or two do."""
+        """Somebody submits what a run waits for, or two do; now, or in the last moment before the wait is over."""
         waits = self.world.auditor.waits.open
         if not waits:
             return
-        run = self.world.auditor.runs[self.chance.choice(list(waits))].shadow
+        run_id = self.chance.choice(list(waits))
+        run = self.world.auditor.runs[run_id].shadow
         step = run.pending_step()
         if step is None or not isinstance(step.declaration, EventWaitDeclaration):
             return
         asked = step.declaration
+        left_ms = waits[run_id].timeout_at_ms - self.world.wall.now_ms()
+        in_ms = left_ms - self.chance.choice(LAST_MOMENTS_MS) if 0 < left_ms <= AWAITED_MS_MAX and self.chance.random() < 0.5 else 0
         for _ in range(self.chance.choice((1, 1, 2))):
             metadata = {**asked.correlation, **self.chance.choice(({}, {"k": "1"}, {"other": "x"}))}
-            self._errand(self._submit(run.workspace, asked.event_name, None, metadata))
+            self._errand(self._submit(run.workspace, asked.event_name, None, metadata, in_ms=in_ms))
 
-    async def _submit(self, workspace: Workspace, name: str, key: str | None, metadata: Keys) -> None:
+    async def _submit(self, workspace: Workspace, name: str, key: str | None, metadata: Keys, *, in_ms: int = 0) -> None:
         world = self.world
+        await asyncio.sleep(max(0, in_ms) / 1000)
         payload = (f'"{key}"' if key and self.chance.random() < 0.8 else f'"{self.chance.randrange(1000)}"').encode()
         for _ in range(4 if key is not None else 1):
             lose = self.chance.random() < 0.15
