@@ -21,7 +21,15 @@ from ryusen_protocol.declarations import (
     TimerDeclaration,
     WithoutCallback,
 )
-from ryusen_protocol.limits import DURATION_MS_MAX, METADATA_BYTES_MAX, METADATA_PAIRS_MAX, MIB, PAYLOAD_BYTES_MAX
+from ryusen_protocol.limits import (
+    ATTEMPTS_MAX,
+    DURATION_MS_MAX,
+    METADATA_BYTES_MAX,
+    METADATA_PAIRS_MAX,
+    MIB,
+    MULTIPLIER_MAX,
+    PAYLOAD_BYTES_MAX,
+)
 from ryusen_protocol.submission import identifier_problem, utf8_size
 from ryusen_protocol.values import I64_MAX, I64_MIN, InvalidValue, decode, encode
 
@@ -164,12 +172,12 @@ def _check_policies(declaration: RunDeclaration) -> None:
 
 
 def _retry_problem(retry: RetryPolicy) -> str | None:
-    if not 1 <= retry.max_attempts < 2**31:
-        return f"max_attempts {retry.max_attempts}; it must be at least 1"
+    if not 1 <= retry.max_attempts <= ATTEMPTS_MAX:
+        return f"max_attempts {retry.max_attempts}; it must be 1 to {ATTEMPTS_MAX:,}"
     if not 0 <= retry.initial_ms < 2**53 or not 0 <= retry.maximum_ms < 2**53:
         return "a delay outside 0 to 2**53 - 1 ms"
-    if not 1 <= retry.multiplier <= 1e6:
-        return f"multiplier {retry.multiplier}; it must be 1 to 1,000,000"
+    if not 1 <= retry.multiplier <= MULTIPLIER_MAX:
+        return f"multiplier {retry.multiplier}; it must be 1 to {MULTIPLIER_MAX:,}"
     if not 0 <= retry.jitter <= 1:
         return f"jitter {retry.jitter}; it must be 0 to 1"
     return None

@@ -37,6 +37,9 @@ LOG_BYTES_MAX = 64 * KIB
 DURATION_MS_MAX = 2**64 - 1
 MANIFEST_TIMEOUT_MS_MAX = 2**53 - 1
 """JCS writes numbers as doubles, so a manifest's `timeout_ms` stays exact below this."""
+ATTEMPTS_MAX = 2**31 - 1
+MULTIPLIER_MAX = 1_000_000
+"""What a retry policy may ask for."""
 CHILD_DEPTH_MAX = 32
 """How many runs may stand above a run that another one invoked."""
 LONG_POLL_MS_MAX = 60_000

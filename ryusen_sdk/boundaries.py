@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ryusen_protocol.declarations import CompensationPolicy, Declaration, Location, RunDeclaration
 from ryusen_sdk.convert import from_wire, to_wire
@@ -18,7 +18,7 @@ from ryusen_sdk.machine import CallSite, located
 from ryusen_sdk.operation import Operation
 from ryusen_sdk.options import Compensate, Retry, Span, checked_name, checked_step_id, retry_policy, shown, timeout_ms
 from ryusen_sdk.recall import recalled
-from ryusen_sdk.typed import check_type, plain, typed
+from ryusen_sdk.typed import check_type, plain, returns_hint, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class StepBoundary:
 
     def __init__(self, step_id: str, frame: FrameType) -> None:
         if type(step_id) is not str or not step_id:
-            raise MisuseError(f"a step id is non-empty text that names the step in this run, not {step_id!r}")
+            raise MisuseError(f"a step id is non-empty text that names the step in this run, not {shown(step_id)}")
         if not step_id.isascii():
             checked_step_id(step_id)  # it may name what hides a target before anything is declared
         self.step_id = step_id
@@ -102,7 +102,7 @@ class RunStep(StepBoundary):
     ) -> None:
         super().__init__(step_id, frame)
         if not callable(function):
-            raise MisuseError(_not_callable(step_id, function))
+            raise MisuseError(_not_callable(step_id, function, "callback"))
         self._function = function
         self._args = args
         self._compensate = compensate
@@ -111,7 +111,7 @@ class RunStep(StepBoundary):
         self._returns = returns
         self._name = name
         if not (compensate is None or isinstance(compensate, Compensate) or callable(compensate)):
-            raise MisuseError(f"step {step_id!r}: compensate= is a callable or Compensate(callable, …), not {shown(compensate)}")
+            raise MisuseError(_not_callable(step_id, compensate, "compensator"))
 
     @property
     def has_compensator(self) -> bool:
@@ -121,7 +121,11 @@ class RunStep(StepBoundary):
         undo = self._compensate
         own = undo if isinstance(undo, Compensate) else None
         if self._returns is not None:
-            check_type(self._returns)
+            check_returns(self.step_id, self._returns)
+        if undo is not None:
+            # Found before the effect: found in the unwind, it would leave the effect as it is.
+            _compensator_args(self.step_id, own.function if own else cast("Callable[..., object]", undo), None, self._args)
+        what, what_of_undo = f"step {self.step_id!r}", f"the compensation of step {self.step_id!r}"
         for number, argument in enumerate(self._args, 1):
             if isinstance(argument, Coroutine):
                 raise MisuseError(f"step {self.step_id!r}: argument {number} is {argument!r:.80}, not awaited; give what awaiting it gives")
@@ -130,13 +134,13 @@ class RunStep(StepBoundary):
             name=checked_name(self.step_id, self._name),
             location=self.location(),
             has_compensation=undo is not None,
-            retry=retry_policy(self._retry),
-            attempt_timeout_ms=timeout_ms(f"step {self.step_id!r}", self._timeout),
+            retry=retry_policy(what, self._retry),
+            attempt_timeout_ms=timeout_ms(what, self._timeout),
             compensation=None
             if undo is None
             else CompensationPolicy(
-                retry=retry_policy(own.retry if own else None),
-                attempt_timeout_ms=timeout_ms(f"the compensation of step {self.step_id!r}", own.timeout if own else None),
+                retry=retry_policy(what_of_undo, own.retry if own else None),
+                attempt_timeout_ms=timeout_ms(what_of_undo, own.timeout if own else None),
             ),
         )
 
@@ -165,8 +169,28 @@ class RunStep(StepBoundary):
 
     def recorder(self, reaction: Execute) -> Callable[[object], msgspec.Raw]:
         returns = self._returns
-        # A compensator's own result is plain, whatever the step returns.
-        return to_wire if returns is None or reaction.forward_result is not None else lambda result: to_wire(plain(result, returns))
+        if reaction.forward_result is not None:
+            return to_wire  # a compensator's own result is plain, whatever the step returns
+        return _untyped if returns is None else lambda result: to_wire(plain(result, returns))
+
+
+def check_returns(step_id: str, kind: Any) -> None:
+    """Raises `MisuseError` for a `returns=` that no value could be turned into."""
+    try:
+        check_type(kind)
+    except MisuseError as refused:
+        raise MisuseError(f"step {step_id!r}: returns= names a type of values, and {refused}") from None
+
+
+def _untyped(result: object) -> msgspec.Raw:
+    """The bytes of a result without `returns=`. Raises `ConversionError`, which tells of `returns=` where that is what is missing."""
+    try:
+        return to_wire(result)
+    except ConversionError as refused:
+        returns = returns_hint(result)
+        if returns is None:
+            raise
+        raise ConversionError(refused.path, f"{refused.why}, or name the type of the result: returns={returns}") from None
 
 
 def step_failed(step_id: str, failure: ErrorRecord) -> StepFailed:
@@ -197,10 +221,15 @@ def _compensator_args(step_id: str, function: Callable[..., object], result: obj
     )
 
 
-def _not_callable(step_id: str, function: object) -> str:
+def _not_callable(step_id: str, function: object, role: Literal["callback", "compensator"]) -> str:
     if inspect.isawaitable(function):
-        closing = cast("Any", function)
         if inspect.iscoroutine(function):
-            closing.close()
-        return f"step {step_id!r}: give the callback and its arguments (step.run(id, charge, order)), not the call (charge(order))"
-    return f"step {step_id!r}: the callback is something to call, not {shown(function)}"
+            function.close()
+        if role == "callback":
+            return f"step {step_id!r}: give the callback and its arguments (step.run(id, charge, order)), not the call (charge(order))"
+        return (
+            f"step {step_id!r}: give the compensator (compensate=refund), not the call (refund(…)); the result of the step is passed to it"
+        )
+    if role == "callback":
+        return f"step {step_id!r}: the callback is something to call, not {shown(function)}"
+    return f"step {step_id!r}: compensate= is a callable or Compensate(callable, …), not {shown(function)}"

@@ -12,13 +12,14 @@ import msgspec
 
 from ryusen_protocol.declarations import ChildDeclaration, Declaration, EmissionDeclaration, EventWaitDeclaration, TimerDeclaration
 from ryusen_protocol.ids import FunctionId
-from ryusen_sdk.boundaries import StepBoundary
+from ryusen_protocol.limits import MIB, PAYLOAD_BYTES_MAX
+from ryusen_sdk.boundaries import StepBoundary, check_returns
 from ryusen_sdk.convert import to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError
 from ryusen_sdk.event import EventPayload
 from ryusen_sdk.options import Span, checked_step_id, instant_ms, pairs, shown, span_ms
 from ryusen_sdk.payload import payload_of
-from ryusen_sdk.typed import check_type, plain, typed
+from ryusen_sdk.typed import plain, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +131,7 @@ class InvokeStep(StepBoundary):
 
     def declare(self) -> Declaration:
         if self._returns is not None:
-            check_type(self._returns)
+            check_returns(self.step_id, self._returns)
         function_id, kind = self._child()
         return _checked(
             ChildDeclaration(
@@ -156,7 +157,10 @@ class InvokeStep(StepBoundary):
             return FunctionId(str(self._function)), None
         if not callable(self._function):
             raise MisuseError(f"step {self.step_id!r} invokes a function of this application or its id, not {shown(self._function)}")
-        found = self._functions.of(self._function)
+        try:
+            found = self._functions.of(self._function)
+        except MisuseError as refused:
+            raise MisuseError(f"step {self.step_id!r}: {refused}") from None
         return found.id, found.event_type()
 
 
@@ -180,7 +184,7 @@ class SendStep(StepBoundary):
                 name=self.step_id,
                 location=self.location(),
                 event_name=_event_name(self.step_id, self._event_name),
-                payload=_portable(f"the data of step {self.step_id!r}", lambda: to_wire(payload_of(self._data))),
+                payload=_portable(f"the data of step {self.step_id!r}", lambda: to_wire(_payload(self.step_id, self._data))),
                 metadata=pairs(f"step {self.step_id!r}: metadata=", self._metadata),
             )
         )
@@ -204,6 +208,14 @@ def _portable(what: str, convert: Callable[[], msgspec.Raw]) -> msgspec.Raw:
         return convert()
     except ConversionError as refused:
         raise ConversionError(refused.path, f"{what}: {refused.why}") from None
+
+
+def _payload(step_id: str, data: object) -> bytes:
+    """The bytes to send. Raises `MisuseError` over the limit of payloads: what a value may hold is another limit, met later."""
+    payload = payload_of(data)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise MisuseError(f"step {step_id!r}: its payload of {len(payload):,} bytes is over the limit of {PAYLOAD_BYTES_MAX // MIB} MiB.")
+    return payload
 
 
 def _event_name(step_id: str, name: object) -> str:

@@ -130,6 +130,10 @@ class Pass:
         self._is_executing = False
 
     @property
+    def is_discovery(self) -> bool:
+        return self._machine.is_discovery
+
+    @property
     def is_news(self) -> bool:
         return self._answer is None and self._machine.is_discovery and self._machine.is_beyond_history
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -188,7 +188,9 @@ def _checked_id(what: str, text: object) -> str:
 def _event_names(name: str, on: object) -> list[str]:
     if on is None:
         return []
-    names: list[object] = [on] if isinstance(on, str) else list(cast("Sequence[object]", on))
+    if not isinstance(on, str | Iterable):
+        raise DefinitionError(f"on= of function {name!r} is an event name or a list of them, not {on!r:.80}")
+    names: list[object] = [on] if isinstance(on, str) else list(cast("Iterable[object]", on))
     checked = [_checked_id(f"event name of function {name!r}", event_name) for event_name in names]
     if len(set(checked)) != len(checked):
         raise DefinitionError(f"the function {name!r} names an event twice: {', '.join(checked)}")

@@ -5,7 +5,6 @@ Owns their checks and their wire form. Everything wrong is a `MisuseError` that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from typing import Final, cast
 from ryusen_protocol.declarations import RetryPolicy
 from ryusen_protocol.durations import InvalidDuration, to_ms
 from ryusen_protocol.ids import StepId
-from ryusen_protocol.limits import ID_BYTES_MAX, MANIFEST_TIMEOUT_MS_MAX
+from ryusen_protocol.limits import ATTEMPTS_MAX, ID_BYTES_MAX, MANIFEST_TIMEOUT_MS_MAX, MULTIPLIER_MAX
 from ryusen_sdk.errors import MisuseError
 
 Span = str | float | timedelta
@@ -37,12 +36,13 @@ class Retry:
     """The same as the wire tells it."""
 
     def __post_init__(self) -> None:
-        if type(self.max_attempts) is not int or self.max_attempts < 1:
-            raise MisuseError(f"Retry(max_attempts={self.max_attempts!r}): a whole number of at least 1; 1 means no retry")
-        if not _is_number(self.multiplier) or self.multiplier < 1:
-            raise MisuseError(f"Retry(multiplier={self.multiplier!r}): a number of at least 1")
-        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise MisuseError(f"Retry(jitter={self.jitter!r}): a fraction from 0 to 1")
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= ATTEMPTS_MAX:
+            why = f"a whole number of at least 1, which means no retry, and at most {ATTEMPTS_MAX:,}"
+            raise MisuseError(f"Retry(max_attempts={self.max_attempts!r:.60}): {why}")
+        if not _is_between(self.multiplier, 1, MULTIPLIER_MAX):
+            raise MisuseError(f"Retry(multiplier={self.multiplier!r:.60}): a number from 1 to {MULTIPLIER_MAX:,}")
+        if not _is_between(self.jitter, 0, 1):
+            raise MisuseError(f"Retry(jitter={self.jitter!r:.60}): a fraction from 0 to 1")
         policy = RetryPolicy(
             max_attempts=self.max_attempts,
             initial_ms=delay_ms("Retry(initial=…)", self.initial),
@@ -66,15 +66,18 @@ class Compensate:
             raise MisuseError(f"Compensate(…) takes the compensator to call, not {shown(self.function)}")
 
 
-def retry_policy(retry: Retry | int | None) -> RetryPolicy:
+def retry_policy(what: str, retry: Retry | int | None) -> RetryPolicy:
     """The wire form of `retry=`. Raises `MisuseError`."""
     if retry is None:
         return _DEFAULT.policy
     if isinstance(retry, Retry):
         return retry.policy
     if type(retry) is int:
-        return Retry(max_attempts=retry).policy
-    raise MisuseError(f"retry= is a Retry or a number of attempts, not {shown(retry)}")
+        try:
+            return Retry(max_attempts=retry).policy
+        except MisuseError as refused:
+            raise MisuseError(f"{what}: {refused}") from None
+    raise MisuseError(f"{what}: retry= is a Retry or a number of attempts, not {shown(retry)}")
 
 
 def timeout_ms(what: str, timeout: Span | None) -> int | None:
@@ -143,8 +146,8 @@ def shown(value: object) -> str:
     return f"{value!r:.60} ({type(value).__name__})"
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in {int, float} and math.isfinite(cast("float", value))
+def _is_between(value: object, least: int, most: int) -> bool:
+    return type(value) in {int, float} and least <= cast("float", value) <= most
 
 
 def checked_name(step_id: str, name: object) -> str:

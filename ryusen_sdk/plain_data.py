@@ -37,6 +37,13 @@ def flattened(value: object) -> object:
     return _plain(value, 0)
 
 
+def is_structured(kind: type[Any]) -> bool:
+    """Whether objects of this class are written by their fields: dataclasses, Structs, attrs classes and models."""
+    return kind is not BlobRef and (
+        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or has_model_mark(kind)
+    )
+
+
 def json_bytes(data: object) -> bytes:
     """Strict JSON text of plain data or of a typed object. Raises `ConversionError` with the path.
 
@@ -171,7 +178,7 @@ def _json_compound(value: object, depth: int) -> object:
     kind = type(value)
     if has_model_mark(kind):
         return _json(dumped(value, "json"), depth)
-    if kind is not BlobRef and (isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value) or hasattr(kind, "__attrs_attrs__")):
+    if is_structured(kind):
         try:
             written = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=lambda model: dumped(model, "json"))
         except InvalidValue:

@@ -353,6 +353,9 @@ class SyncStep:
         recorded = pass_.replayed(boundary)
         if recorded is not None:
             return boundary.read(recorded)
+        if pass_.is_discovery:
+            # Told by discovery alone: a callback that was authorized still runs, and no compensator is missed for it.
+            _refuse_in_coroutine(boundary.step_id)
         reaction = pass_.meet(boundary)
         match reaction:
             case Replay(value):
@@ -369,3 +372,17 @@ class SyncStep:
                     pass_.failed(error)
                 else:
                     pass_.called(boundary.step_id, result, boundary.recorder(reaction))
+
+
+def _refuse_in_coroutine(step_id: str) -> None:
+    """A sync function that runs a loop of its own around its steps would await what is no coroutine, after the effect."""
+    import asyncio  # a worker has it loaded; importing an application stays quick
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise MisuseError(
+        f"step {step_id!r} is called in a coroutine of a `def`, whose steps give results and nothing to await; "
+        "make the function an `async def`, which is given a Step"
+    )

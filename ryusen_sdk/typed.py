@@ -22,7 +22,7 @@ from ryusen_protocol.values import InvalidValue
 from ryusen_sdk.convert import member_step
 from ryusen_sdk.errors import ConversionError, MisuseError
 from ryusen_sdk.models import Misfit, adapter, is_model, last_line, validated, validated_json
-from ryusen_sdk.plain_data import NATIVE, flattened
+from ryusen_sdk.plain_data import NATIVE, flattened, is_structured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +86,15 @@ def type_name(kind: Any) -> str:
     """The name of a T for people."""
     name = getattr(kind, "__name__", None) if isinstance(kind, type) and not typing.get_args(kind) else None
     return name or str(kind).replace("typing.", "")
+
+
+def returns_hint(result: object) -> str | None:
+    """What `returns=` would be for a result that is a typed object, or a list of them; `None` for any other."""
+    if is_structured(type(result)):
+        return type_name(type(result))
+    if isinstance(result, list) and result and is_structured(type(cast("list[object]", result)[0])):
+        return f"list[{type_name(type(cast('list[object]', result)[0]))}]"
+    return None
 
 
 def _check_same(left: object, right: object) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from ryusen_sdk import Compensate, DuplicateFunction, Event, MisuseError, Ryusen, Step, SyncStep
-from tests.sdk.hosted import outcome, outcome_of
+from ryusen_protocol.codec import decode_outcome
+from ryusen_protocol.declaration_checks import check_declaration
+from ryusen_protocol.outcome import Declared
+from ryusen_sdk import Compensate, DefinitionError, DuplicateFunction, Event, MisuseError, Retry, Ryusen, Step, SyncStep
+from tests.sdk.hosted import answer, outcome, outcome_of
 from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, forward, text
 
 
@@ -268,3 +273,152 @@ async def test_an_async_step_awaited_in_a_sync_functions_hands_is_told() -> None
     given = await outcome_of(app, discovery(done("a", NULL)))
     assert given["failure"]["category"] in {"ValueError", "TypeError"}
     assert "coroutine was expected" in given["failure"]["message"]
+
+
+# Options, told before anything has happened.
+
+
+async def charge_any(*orders: int) -> int:
+    return len(orders)
+
+
+def undo_nothing() -> None: ...
+
+
+def undo_one(result: object) -> None: ...
+
+
+def undo_one_and_perhaps(result: object, order: int = 1) -> None: ...
+
+
+def undo_any(result: object, *rest: object) -> None: ...
+
+
+def undo_two(result: object, order: int) -> None: ...
+
+
+def undo_named(*, result: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("undo", "args", "why"),
+    [
+        pytest.param(undo_nothing, (7,), r"takes neither \(result\) nor \(result, \*args\) with 1 arguments", id="too few"),
+        pytest.param(undo_two, (), r"takes neither .* with 0 arguments: \(result: 'object', order: 'int'\)", id="too many"),
+        pytest.param(Compensate(undo_named), (7,), "takes neither", id="keyword only"),
+    ],
+)
+async def test_a_compensator_that_cannot_take_the_result_is_told_before_the_effect(undo: Any, args: tuple[int, ...], why: str) -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge_any, *args, compensate=undo)
+
+    message = told(await outcome(body, discovery()))
+    assert re.search(f"the compensator of step 'a' {why}", message), message
+
+
+@pytest.mark.parametrize("undo", [undo_one, undo_one_and_perhaps, undo_any, undo_two, print, Compensate(undo_two)])
+async def test_a_compensator_that_can_take_the_result_is_declared(undo: Any) -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge, 7, compensate=undo)
+
+    assert (await outcome(body, discovery()))["declaration"]["has_compensation"] is True
+
+
+async def test_a_call_of_a_compensator_is_told_and_closed() -> None:
+    async def refund(_: object) -> None: ...
+
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge, 7, compensate=refund(7))  # type: ignore[arg-type]
+
+    assert "give the compensator (compensate=refund), not the call" in told(await outcome(body, discovery()))
+
+
+@pytest.mark.parametrize("attempts", [0, -1, 2**31, 2**53, 2**70, True])
+async def test_a_number_of_attempts_that_the_wire_does_not_carry_is_told(attempts: int) -> None:
+    """A declaration that cannot be read would be asked for again and again."""
+
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge, 1, retry=attempts)
+
+    assert told(await outcome(body, discovery())).startswith("step 'a': ")
+
+
+async def test_the_largest_policy_is_declared_as_it_is() -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge, 1, retry=Retry(max_attempts=2**31 - 1, multiplier=1_000_000))
+
+    app = Ryusen("shop")
+    app.function(id="fulfil")(body)
+    given = await answer(app, discovery())
+    assert isinstance(given, bytes)
+    declared = decode_outcome(given).outcome
+    assert isinstance(declared, Declared)
+    check_declaration(declared.declaration)
+
+
+@pytest.mark.parametrize("options", [{"multiplier": 10**400}, {"multiplier": 1e7}, {"multiplier": float("nan")}, {"jitter": 10**400}])
+def test_a_policy_out_of_bounds_is_told_where_it_is_made(options: dict[str, Any]) -> None:
+    with pytest.raises(MisuseError, match=r"Retry\((multiplier|jitter)=.*\): a (number|fraction) from"):
+        Retry(**options)
+
+
+@pytest.mark.parametrize("options", [{"returns": 5}, {"retry": "3"}, {"compensate": Compensate(print, retry=0)}])
+async def test_a_wrong_option_names_its_step(options: dict[str, Any]) -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.run("a", charge, 1, **options)
+
+    assert "step 'a'" in told(await outcome(body, discovery()))
+
+
+async def test_a_child_that_cannot_be_invoked_names_its_step() -> None:
+    async def no_function(event: Event, step: Step) -> None:
+        await step.invoke("a", charge, 1)  # type: ignore[arg-type]
+
+    async def no_type(event: Event, step: Step) -> None:
+        await step.invoke("a", "fulfil", 1, returns=5)  # type: ignore[call-overload]
+
+    for body in (no_function, no_type):
+        assert "step 'a'" in told(await outcome(body, discovery()))
+
+
+async def test_a_payload_over_the_limit_is_told_by_the_limit_of_payloads() -> None:
+    async def body(event: Event, step: Step) -> None:
+        await step.send_event("a", "order/placed", b"x" * (3 * 2**20))
+
+    assert "its payload of 3,145,728 bytes is over the limit of 1 MiB" in told(await outcome(body, discovery()))
+
+
+async def test_a_typed_result_without_a_type_is_told_of_it() -> None:
+    @dataclass
+    class Charge:
+        id: str
+
+    async def one(event: Event, step: Step) -> None:
+        await step.run("a", lambda: Charge("c"))
+
+    async def several(event: Event, step: Step) -> None:
+        await step.run("a", lambda: [Charge("c")])
+
+    async def nested(event: Event, step: Step) -> None:
+        await step.run("a", lambda: {"charge": Charge("c")})
+
+    messages = [(await outcome(body, forward("a")))["failure"]["message"] for body in (one, several, nested)]
+    assert "name the type of the result: returns=Charge" in messages[0]
+    assert "name the type of the result: returns=list[Charge]" in messages[1]
+    assert "returns=" not in messages[2]
+
+
+async def test_a_sync_function_with_a_loop_of_its_own_is_told_before_the_effect() -> None:
+    def body(event: Event, step: SyncStep) -> Any:
+        async def inner() -> Any:
+            return await step.run("a", charge, 1)  # type: ignore[misc]
+
+        return asyncio.run(inner())
+
+    assert "make the function an `async def`" in told(await outcome(body, discovery()))
+
+
+@pytest.mark.parametrize("on", [5, 1.5, object()])
+def test_a_trigger_that_is_no_event_name_is_told(on: Any) -> None:
+    with pytest.raises(DefinitionError, match="an event name or a list of them"):
+        Ryusen("shop").function(on=on, id="fulfil")(undo_two)
