@@ -7,16 +7,21 @@ of it is imitated here. One harness lives on one event loop, opens no socket and
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import msgspec
+
+from ryusen_protocol.api import EventSubmission
 from ryusen_protocol.durations import to_ms
 from ryusen_protocol.ids import RunId
 from ryusen_protocol.invocation import Phase
 from ryusen_protocol.manifests import sdk_publication
 from ryusen_protocol.problems import Problem
+from ryusen_protocol.submission import submitted_payload
 from ryusen_sdk.app import Ryusen
 from ryusen_sdk.payload import payload_of
 from ryusen_server.bootstrap.embedded import CrashPoint, EmbeddedServer
@@ -80,6 +85,8 @@ class Harness:
     # life
 
     async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise HarnessError("the harness is open already; make another one for another world")
         self._moved = asyncio.Event()
         self._server = EmbeddedServer(clock=self._clock, entropy=CountedEntropy(), config=self._config, on_crash=self._on_crash)
         self._is_open = True
@@ -177,7 +184,7 @@ class Harness:
     async def emit(self, name: str, data: object = None, *, metadata: Mapping[str, str] | None = None, key: str | None = None) -> str:
         """Submit an event, whatever it starts, and return its id at once: for what waits for it, and for runs to meet in the middle."""
         self._check_open()
-        payload = payload_of(data)
+        payload = _acceptable(name, payload_of(data), metadata, key)
         while True:
             submission = self._server.engine.submit_event(
                 self._app.scope.workspace, name=name, payload=payload, metadata=dict(metadata or {}), key=key
@@ -244,6 +251,7 @@ class Harness:
 
     async def settle(self) -> None:
         """Let everything happen that needs no time, or only the server's own waits."""
+        self._check_open()
         await self._rest()
         for _ in range(WAITS_PASSED_MAX if self._passes_own_waits else 0):
             at_ms = await self._own_wait_ms()
@@ -413,6 +421,23 @@ class Harness:
         if self._differences:
             told, self._differences = "\n".join(self._differences), []
             raise BodyDiffers(told)
+
+
+def _acceptable(name: str, payload: bytes, metadata: Mapping[str, str] | None, key: str | None) -> bytes:
+    """The payload of an event that the API would take; it stands before the engine, which does not ask again. Raises `Refused`."""
+    submitted = {
+        "name": name,
+        "payload_base64": base64.b64encode(payload).decode(),
+        "metadata": dict(metadata or {}),
+        "idempotency_key": key,
+    }
+    try:
+        accepted = submitted_payload(msgspec.convert(submitted, EventSubmission))
+    except msgspec.ValidationError as refused:
+        raise Refused("invalid", f"The event is not one that a server takes: {refused}.") from None
+    if isinstance(accepted, Problem):
+        raise Refused(accepted.code, accepted.detail)
+    return accepted
 
 
 async def at_every_crash(

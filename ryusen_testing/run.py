@@ -141,6 +141,8 @@ class HarnessRun:
         retry: bool = False,
     ) -> None:
         """Settle an Unknown attempt as an operator does: its `result`, a `failure`, or leave to `retry` it. Raises `Refused`."""
+        if [retry, failure is not None, result is not None].count(True) > 1:
+            raise HarnessError(f"step {step_id!r} is settled in one way: by its result, a failure, or a retry")
         state = self.state
         attempt = next((attempt for attempt in unknown_attempts(state) if attempt.step_id == step_id), None)
         if attempt is None:

@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 from ryusen_protocol.invocation import Phase
 from ryusen_sdk.app import Ryusen
 from ryusen_sdk.errors import Failure
+from ryusen_server.bootstrap.embedded import CrashPoint
+from ryusen_testing.errors import HarnessError
 from ryusen_testing.harness import Harness, Span
 from ryusen_testing.run import HarnessRun
 from ryusen_testing.watching import Call
@@ -29,6 +31,7 @@ class SyncHarness:
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
+        _refuse_inside_a_loop()
         self._runner.__enter__()
         self._do(self._harness.__aenter__())
         return self
@@ -78,6 +81,19 @@ class SyncHarness:
         """As `Harness.kill_worker`."""
         self._do(self._harness.kill_worker())
 
+    def settle(self) -> None:
+        """As `Harness.settle`."""
+        self._do(self._harness.settle())
+
+    def crash_at(self, commit: int, how: CrashPoint = "before") -> None:
+        """As `Harness.crash_at`."""
+        self._harness.crash_at(commit, how)
+
+    @property
+    def commits(self) -> int:
+        """As `Harness.commits`."""
+        return self._harness.commits
+
     def lose_result(self, step_id: str, *, phase: Phase = "forward") -> None:
         """As `Harness.lose_result`."""
         self._harness.lose_result(step_id, phase=phase)
@@ -89,6 +105,10 @@ class SyncHarness:
     def fail(self, step_id: str, *errors: BaseException, for_ever: bool = False, phase: Phase = "forward") -> None:
         """As `Harness.fail`."""
         self._harness.fail(step_id, *errors, for_ever=for_ever, phase=phase)
+
+    def unstub(self, step_id: str, *, phase: Phase = "forward") -> None:
+        """As `Harness.unstub`."""
+        self._harness.unstub(step_id, phase=phase)
 
     def calls(self, step_id: str | None = None, *, phase: Phase | None = None) -> list[Call]:
         """As `Harness.calls`."""
@@ -102,6 +122,14 @@ class SyncHarness:
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the harness's loop."""
         return self._do(work)
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise HarnessError("a loop is running here, and a SyncHarness has one of its own; write `async with Harness(app) as harness`")
 
 
 class SyncRun:

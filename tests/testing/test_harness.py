@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -446,8 +446,39 @@ async def test_mistakes_are_told() -> None:
             harness.run("rn_x")
         with pytest.raises(HarnessError, match="name the errors"):
             harness.fail("a")
-    with pytest.raises(HarnessError, match="not open"):
-        await harness.emit("go")
+        with pytest.raises(HarnessError, match="open already"):
+            await harness.__aenter__()
+    for use in (harness.emit("go"), harness.settle(), harness.advance("1h")):
+        with pytest.raises(HarnessError, match="not open"):
+            await use
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("", {}, "invalid"),
+        (5, {}, "invalid"),
+        ("go\ud800", {}, "invalid"),
+        ("go", {"metadata": {"order": 7}}, "invalid"),
+        ("go", {"metadata": {"order": "\ud800"}}, "invalid"),
+        ("go", {"metadata": {str(number): "" for number in range(65)}}, "invalid"),
+        ("go", {"key": ""}, "invalid"),
+        ("go", {"data": b"x" * (2**20 + 1)}, "limit_exceeded"),
+    ],
+)
+async def test_an_event_that_no_server_takes_is_refused_as_a_server_does(name: Any, options: dict[str, Any], code: str) -> None:
+    async with Harness(waiting()) as harness:
+        with pytest.raises(Refused) as refused:
+            await harness.emit(name, **options)
+        assert refused.value.code == code
+        assert await harness.runs() == []
+
+
+async def test_an_unknown_attempt_is_settled_in_one_way() -> None:
+    async with Harness(waiting()) as harness:
+        run = await harness.send("go")
+        with pytest.raises(HarnessError, match="in one way"):
+            await run.resolve("a", result=1, retry=True)
 
 
 async def test_the_same_test_sees_the_same_instants_and_ids() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ryusen_sdk import Event, Ryusen, Step, Terminal
-from ryusen_testing import Harness, SyncHarness, harness_fixture, sync_harness_fixture
+from ryusen_testing import Harness, HarnessError, SyncHarness, harness_fixture, sync_harness_fixture
 
 app = Ryusen("fixtures")
 
@@ -47,3 +49,18 @@ def test_every_sync_test_has_a_harness_of_its_own(harness: SyncHarness) -> None:
 async def test_an_async_fixture(async_harness: Harness) -> None:
     run = await async_harness.send("go", {"text": "7"})
     assert (await run.ended()).result == 7
+
+
+def test_a_sync_test_may_crash_its_server_at_a_commit(harness: SyncHarness) -> None:
+    harness.stub("number", 5)
+    harness.unstub("number")
+    harness.crash_at(harness.commits + 3, "after")
+    run = harness.send("go", {"text": "3"})
+    harness.settle()
+    assert run.ended().result == 3
+    assert len(harness.calls("number")) == 1
+
+
+async def test_a_sync_harness_inside_a_loop_says_what_to_write() -> None:
+    with pytest.raises(HarnessError, match="async with Harness"), SyncHarness(app):
+        pass
