@@ -236,7 +236,7 @@ App.-ascii Toast { border: none; }
         del parameters
         if action in {"leave", "command_palette"} or isinstance(self.screen, Framed):
             return True
-        return not hasattr(Dashboard, f"action_{action}")
+        return f"action_{action}" not in vars(Dashboard)
 
     @property
     def _main(self) -> Main:

@@ -151,6 +151,11 @@ async def test_an_event_is_sent_and_its_fan_out_is_a_key_away(gallery: Gallery) 
         await driven.sees("fulfil-order")
         await driven.press("G", "s")
         await driven.sees("Send an event", "Enter sends")
+        reached = []
+        for _ in range(4):
+            await driven.press("tab")
+            reached.append(driven.app.focused.id if driven.app.focused is not None else None)
+        assert sorted(map(str, reached)) == ["cancel", "data", "name", "send"], "Tab goes round"
         await driven.press("escape", "s")
         name, data = driven.app.screen.query("Input")
         name.value = "order/placed"  # type: ignore[attr-defined]
