@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import types
 import typing
+from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ryusen_protocol.values import InvalidValue
+from ryusen_protocol.values import BlobRef, InvalidValue
 from ryusen_sdk.convert import member_step
 
 if TYPE_CHECKING:
@@ -58,9 +59,30 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 def dumped(value: object, mode: Literal["python", "json"]) -> object:
     """A model as plain data: by its fields' names to be recorded, by their aliases for JSON that others read too."""
     try:
-        return adapter(type(value)).dump_python(value, mode=mode, round_trip=True, by_alias=mode == "json", warnings="error")
+        document = adapter(type(value)).dump_python(value, mode=mode, round_trip=True, by_alias=mode == "json", warnings="error")
     except Exception as refused:  # noqa: BLE001 - a model's own serializers run here
         raise InvalidValue(f"{type(value).__name__} cannot be written: {last_line(refused)}") from None
+    return _spelled(document) if mode == "python" else document
+
+
+def _spelled(value: object) -> object:
+    """Plain data of a model with the values that only Pydantic knows how to write (URLs, paths, addresses, patterns) as their text."""
+    kind = type(value)
+    if kind is dict:
+        return {name: _spelled(item) for name, item in cast("dict[object, object]", value).items()}
+    if kind is list or kind is tuple:
+        return [_spelled(item) for item in cast("list[object]", value)]
+    if kind.__module__ in _PLAIN_MODULES or isinstance(value, Enum | BlobRef):
+        return value
+    try:
+        text = adapter(kind).dump_python(value, mode="json", warnings="error")
+        # A secret is written as stars: what does not come back is left, to be refused by its path.
+        return text if type(text) is str and adapter(kind).validate_python(text) == value else value
+    except Exception:  # noqa: BLE001 - a class that Pydantic knows nothing of
+        return value
+
+
+_PLAIN_MODULES: Final = frozenset(("builtins", "datetime", "decimal", "uuid"))
 
 
 def validated(kind: Any, value: object) -> object:

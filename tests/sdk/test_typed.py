@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import ipaddress
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -11,6 +13,7 @@ from collections import namedtuple
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import attrs
@@ -228,6 +231,46 @@ def test_data_that_does_not_fit_names_the_member(value: Any, kind: Any, path: st
             convert(value, kind)
         assert refused.value.path == path
         assert refused.value.why
+
+
+class Site(pydantic.BaseModel):
+    """Members whose types only Pydantic can write and read."""
+
+    url: pydantic.HttpUrl
+    dsn: pydantic.PostgresDsn
+    folder: PurePosixPath
+    hosts: list[ipaddress.IPv4Address | ipaddress.IPv6Network] = []
+    names: dict[str, re.Pattern[str]] = {}
+
+
+class Account(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+SITE = Site.model_validate(
+    {
+        "url": "https://example.org/a?b=c",
+        "dsn": "postgresql://u:p@db/x",
+        "folder": "/srv/www",
+        "hosts": ["10.0.0.1", "fe80::/10"],
+        "names": {"all": "^a+$"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(SITE, Site), ([SITE], list[Site]), (Page([SITE]), Page[Site]), (Paged(items=[SITE]), Paged[Site])],
+)
+def test_what_only_pydantic_can_write_comes_back_as_it_went(value: object, kind: Any) -> None:
+    recorded = plain(value, kind)
+    assert "10.0.0.1" in json.dumps(recorded)
+    assert typed(from_wire(to_wire(recorded)), kind) == value
+
+
+def test_a_secret_is_refused_rather_than_kept_as_stars() -> None:
+    with pytest.raises(ConversionError, match=r"\$\.password: .*SecretStr has no plain form"):
+        plain(Account(password=pydantic.SecretStr("hunter2")), Account)
 
 
 class Hasty(pydantic.BaseModel):
