@@ -25,6 +25,8 @@ from tests.simulation.network import Conditions
 from tests.simulation.programs import Release
 from tests.simulation.scheduling import Process, SimulatedLoop, current_process
 
+REJECTED_COMES_AGAIN = 0.4
+"""How often a request is repeated behind its rejection, while there is trouble: by then there may be room for it."""
 FAULTS = ("refused", "unsent", "twice", "status", "cut", "altered", "reset", "silence")
 
 
@@ -183,8 +185,7 @@ class Site:
         if fault != "unsent":
             worker.request(exchange.invocation, self._conditions.delay_s(), waiting)
         if fault == "twice":
-            again: asyncio.Future[Reply | None] = self._loop.create_future()
-            self._loop.call_later(self._chance.choice((0.0, 0.03, 3.0)), partial(worker.request, exchange.invocation, 0.0, again))
+            self._repeat(worker, exchange)
         if fault in {"unsent", "reset"}:
             self._loop.call_later(self._chance.choice((0.0, 0.01, 0.5, 5.0)), _settle, waiting, None)
         try:
@@ -197,7 +198,14 @@ class Site:
             return Lost("no answer came in time")
         if reply is None:
             return Lost("the connection was reset")
+        if self.trouble and b'"rejected_before_start"' in reply.body and self._chance.random() < REJECTED_COMES_AGAIN:
+            self._repeat(worker, exchange)
         return read_reply(exchange, _damaged(reply, fault), None, 0)
+
+    def _repeat(self, worker: HttpWorker, exchange: Exchange) -> None:
+        """The request arrives once more, and nobody waits for what comes of it."""
+        nobody: asyncio.Future[Reply | None] = self._loop.create_future()
+        self._loop.call_later(self._chance.choice((0.0, 0.03, 3.0)), partial(worker.request, exchange.invocation, 0.0, nobody))
 
 
 def _damaged(reply: Reply, fault: str | None) -> Reply:
