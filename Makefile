@@ -24,7 +24,7 @@ help:
 	@echo 'make fuzz                  a million damaged documents, and 100,000 values in each of two time zones'
 	@echo 'make fuzz-api REQUESTS=20000   requests made up from the OpenAPI document, against a running server'
 	@echo 'make tour    type what README.md and docs/unknown.md show, and write what comes out'
-	@echo 'make screenshots           every web page, wide and narrow, light and dark, into screenshots/'
+	@echo 'make screenshots           every web page, wide and narrow, light and dark, into screenshots/; the dashboard into docs/'
 	@echo 'make clean   remove .venv, caches and the local database'
 
 dev: $(VENV)/.runtime
@@ -74,6 +74,7 @@ tour: $(VENV)/.development
 
 screenshots: $(VENV)/.development
 	$(BIN)/python -m tests.web pictures screenshots
+	$(BIN)/python -m tests.tui docs/dashboard.svg
 
 clean:
 	rm -rf $(VENV) .ryusen .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -63,7 +63,8 @@ def segments(line: Line, base: Style, *, marked: bool = False, dim: bool = False
 
 @lru_cache(maxsize=256)
 def _style(base: Style, tone: Tone | None, *, strong: bool, marked: bool, dim: bool) -> Style:
-    style = base + STYLES[tone]
+    # The marked row is reversed; tones in it would be patches of background.
+    style = base if marked else base + STYLES[tone]
     if strong:
         style += _STRONG
     if dim:
