@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ryusen_protocol.limits import REQUEST_BYTES_MAX
+from ryusen_protocol.limits import MIB, REQUEST_BYTES_MAX
 from ryusen_server.engine.config import EngineConfig
 from tests.http.raw_endpoint import Asked, RawEndpoint, raw_endpoint, response, until
 from tests.http.shop_server import DONE, NULL, shop_server, well_behaved
@@ -100,6 +100,15 @@ async def too_large(asked: Asked) -> None:
     await asked.write(f"HTTP/1.1 200 OK\r\nContent-Length: {REQUEST_BYTES_MAX + 1}\r\n\r\n".encode())
 
 
+async def too_large_in_chunks(asked: Asked) -> None:
+    chunk = b"%x\r\n" % MIB + b" " * MIB + b"\r\n"
+    await asked.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        for _ in range(REQUEST_BYTES_MAX // MIB + 1):
+            await asked.write(chunk)
+        await asyncio.sleep(30)
+
+
 async def another_request(asked: Asked) -> None:
     await asked.respond(asked.outcome(DONE, request_id="rq_another"))
 
@@ -152,6 +161,7 @@ REASONS = {
     truncated: ("ACC-90", "payload"),
     truncated_chunks: ("ACC-90", "payload"),
     too_large: ("ACC-90", "over 16777216 bytes"),
+    too_large_in_chunks: ("ACC-90", "over 16777216 bytes"),
     another_request: ("ACC-91", "it names another request"),
     another_run: ("ACC-91", "it names another run"),
     another_attempt: ("ACC-91", "it names another attempt or generation"),
@@ -325,11 +335,12 @@ async def test_a_redirect_is_not_followed(tmp_path: Path, status: int) -> None:
         seen: list[Asked] = []
         async with (
             raw_endpoint(lambda asked: misbehaving_once(asked, "forward", redirect, seen)) as endpoint,
-            shop_server(tmp_path, endpoint.url, memory=True, http_secret="s3cret") as shop,
+            shop_server(tmp_path, endpoint.url, memory=True) as shop,
         ):
-            # Nothing here signs its responses, so the discovery comes to nothing either.
-            await shop.begin()
-            await until(lambda: bool(endpoint.asked))
+            # Where it leads to would answer well, so that following it would settle the attempt.
+            await shop.attempt_in(await shop.begin(), "unknown")
+            assert f"it answered {status}" in (await shop.worker())["last_failure"]
+        assert seen
         assert elsewhere.asked == []
 
 

@@ -227,6 +227,27 @@ async def test_a_step_in_a_thread_of_its_own_is_told() -> None:
     assert "outside a run" in (await outcome(body, discovery()))["result"]["value"]
 
 
+async def test_a_step_called_in_a_callback_is_told_instead_of_waiting_for_itself() -> None:
+    def in_sync(event: Event, step: SyncStep) -> None:
+        def callback() -> Any:
+            return step.run("inner", charge, 1)
+
+        step.run("a", callback)
+
+    async def in_async(event: Event, step: Step) -> None:
+        async def callback() -> Any:
+            return await step.run("inner", charge, 1)
+
+        await step.run("a", callback)
+
+    for body in (in_sync, in_async):
+        given = await outcome(body, forward("a"))
+        assert given["type"] == "callback_failed"
+        assert given["failure"]["category"] == "ryusen_sdk.MisuseError"
+        assert "step 'inner' is called" in given["failure"]["message"]
+        assert "steps belong to the function body" in given["failure"]["message"]
+
+
 # Definitions.
 
 
