@@ -325,6 +325,16 @@ async def test_a_local_call_is_one_plain_unsigned_post(tmp_path: Path) -> None:
         assert asked.headers["connection"] == "close"
 
 
+async def test_a_proxy_of_the_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raw_endpoint(well_behaved) as proxy, raw_endpoint(well_behaved) as endpoint:
+        for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(variable, proxy.url)
+        monkeypatch.setenv("no_proxy", "")
+        async with shop_server(tmp_path, endpoint.url, memory=True) as shop:
+            assert (await shop.ended(await shop.begin()))["outcome"] == "succeeded"
+        assert proxy.asked == []
+
+
 @pytest.mark.parametrize("status", [301, 307, 308])
 async def test_a_redirect_is_not_followed(tmp_path: Path, status: int) -> None:
     async with raw_endpoint(well_behaved) as elsewhere:

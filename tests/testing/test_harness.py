@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from ryusen_sdk import ConversionError, Event, Failure, Retry, Ryusen, Step, SyncStep, Terminal, operation
+from ryusen_server.bootstrap.embedded import CrashPoint
 from ryusen_testing import BodyDiffers, Harness, HarnessError, NoTrigger, Refused, RunIsStuck, StillRunning, at_every_crash
 
 
@@ -529,3 +530,30 @@ async def test_time_is_cheap() -> None:
         await harness.advance("1d")
         assert run.outcome == "succeeded"
         assert time.perf_counter() - began < 30, "ten years are jumped over, not ticked through"
+
+
+@pytest.mark.parametrize(("how", "accepted"), [("before", 1), ("after", 2)])
+async def test_a_commit_before_which_the_server_dies_is_lost_and_one_after_which_it_dies_is_not(how: CrashPoint, accepted: int) -> None:
+    """Without a key an event that was accepted and never acknowledged is another one when it is sent again."""
+    async with Harness(waiting()) as harness:
+        harness.crash_at(harness.commits + 1, how)
+        await harness.send("go")
+        assert len(await harness.runs()) == accepted
+
+
+async def test_code_that_is_gone_runs_nowhere_any_more() -> None:
+    app, without = Ryusen("shop"), Ryusen("shop")
+
+    @app.function(on="go")
+    async def work(event: Event, step: Step) -> str:
+        await step.sleep("nap", "1h")
+        return "done"
+
+    async with Harness(app) as harness:
+        run = await harness.send("go")
+        await harness.deploy(without)
+        await harness.advance("2h")
+        assert run.status == "running"
+        assert "no worker that can run 'work'" in run.waits_for
+        await harness.deploy(app)
+        assert (await run.ended()).result == "done"
