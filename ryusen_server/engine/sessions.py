@@ -266,19 +266,29 @@ class Sessions:
         live = None if out is None else self._runs.get(out.run_id)
         if out is not None and live is None and not (flight is not None and flight.discovery):
             return  # the run is on its way back into memory; the worker asks again until it is answered
-        if live is not None and flight is not None and flight.discovery:
+        if live is None:
+            self._mover.spawn("an unreadable outcome", self._nobodys(instance, request_id, why))
+            return
+        if flight is not None and flight.discovery:
             self._mover.apply(live, LoseDiscovery(request_id))
-        elif live is not None:
+        else:
             self._mover.move(live, LoseContact(request_id, f"its outcome could not be read: {why}"))
 
         def acknowledge(error: StorageUnavailable | None) -> None:
             if error is None:
                 self._acknowledge(instance, request_id, "malformed", why)
 
-        if live is None:
-            acknowledge(None)
-        else:
-            self._runs.when_durable(live, acknowledge)
+        self._runs.when_durable(live, acknowledge)
+
+    async def _nobodys(self, instance: Instance, request_id: RequestId, why: str) -> None:
+        """Say that it was not readable, once it is durable that nobody waits for it.
+
+        A failed commit may make it wanted again. Told before that, the worker would forget the result it holds under the same request and
+        come back without it: proof that nothing ever began.
+        """
+        await self._store.flush()
+        if not self._mover.owed and self._leases.of_scope(request_id, instance.scope) is None:
+            self._acknowledge(instance, request_id, "malformed", why)
 
     def heartbeat(self, session_id: SessionId, named: list[RequestId]) -> None:
         """The worker lives and executes these. A discovery that two heartbeats in a row do not name is repeated."""

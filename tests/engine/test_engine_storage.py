@@ -126,6 +126,35 @@ async def test_a_cancel_that_cannot_be_kept_is_not_acknowledged_and_can_be_repea
 
 
 @pytest.mark.req("STO-05")
+@pytest.mark.parametrize("when", ["before the commit fails", "after it"])
+async def test_an_unreadable_answer_is_not_acknowledged_while_its_attempt_may_be_wanted_again(when: str) -> None:
+    """Told that it is over, the worker forgets the result it holds, and comes back without it: proof that nothing ever began."""
+    async with Bench() as bench:
+        worker = await bench.serving(body(Step("a")))
+        worker.holding("forward")
+        run_id = await bench.begin()
+        (request_id,) = worker.executing
+        bench.memory.write_fault = "disk full"
+        if when == "before the commit fails":
+            bench.memory.hold()
+        worker.release_all()
+        await bench.settle()
+        bench.engine.unreadable_outcome(worker.session_id, request_id, "garbled")
+        await bench.settle()
+        bench.memory.release()
+        await bench.settle()
+        assert not worker.acks
+        bench.memory.write_fault = None
+        await bench.advance(500)
+        worker.disconnect()
+        await worker.connect()
+        worker.resend()
+        await bench.settle()
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+        assert bench.count("a") == 1
+
+
+@pytest.mark.req("STO-05")
 async def test_an_authorization_that_is_lost_sends_nothing_and_takes_no_slot() -> None:
     async with Bench() as bench:
         await bench.publish()
