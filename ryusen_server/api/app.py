@@ -16,10 +16,7 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 from sanic import Request, Sanic
 from sanic.config import Config
-from sanic.exceptions import (
-    MethodNotAllowed,
-    SanicException,
-)
+from sanic.exceptions import BadURL, MethodNotAllowed, SanicException
 from sanic.handlers import ErrorHandler
 from sanic.response import HTTPResponse
 
@@ -67,6 +64,8 @@ _ANSWER_S: Final = LONG_POLL_MS_MAX // 1000 + 30
 """Longer than any long poll, so that only an answer that hangs meets it."""
 _STORAGE_RETRY_MS: Final = 1_000
 _FILE_METHODS: Final = ("GET", "HEAD")
+_STAND_IN: Final = "NONE"
+"""The method of the request that Sanic makes up when it could read none."""
 _ERRORS: Final = "json"
 """Said for each route: asked to find out, Sanic parses the source of every handler at the start."""
 
@@ -88,6 +87,18 @@ class ServedFile(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]: ...
+
+
+class _Request(Request):
+    """A request that can be told an error in every case: a target that cannot be parsed comes with a stand-in, made of the same target."""
+
+    def __init__(self, *, url_bytes: bytes, method: str, **head: Any) -> None:
+        try:
+            super().__init__(url_bytes=url_bytes, method=method, **head)
+        except BadURL:
+            if method != _STAND_IN:
+                raise
+            super().__init__(url_bytes=b"*", method=method, **head)
 
 
 class _GatedApp(App):
@@ -195,7 +206,7 @@ class _Problems(ErrorHandler):
 
 def _answers_early(request: Request) -> bool:
     """Whether more of the request may be on its way."""
-    return request.stream is None or bool(getattr(request.stream, "request_body", None)) or request.method == "NONE"
+    return request.stream is None or bool(getattr(request.stream, "request_body", None)) or request.method == _STAND_IN
 
 
 def _problem_of(context: Context, request: Request, error: BaseException) -> Answer:
@@ -256,7 +267,7 @@ def _url_too_long(request: Request) -> Problem:
 
 
 def _too_large(request: Request) -> Problem:
-    if request.method == "NONE":
+    if request.method == _STAND_IN:
         return limit_exceeded("The head of the request", size=None, limit=HEADER_BYTES_MAX)
     return limit_exceeded("The request body", size=None, limit=REQUEST_BYTES_MAX)
 
@@ -296,6 +307,7 @@ def create_app(*, context: Context, gateway: Gateway, rules: GateRules, files: M
         f"ryusen-{next(_numbers)}",
         config=_config(),
         error_handler=_Problems(),
+        request_class=_Request,
         configure_logging=False,
         strict_slashes=True,
     )

@@ -64,11 +64,18 @@ async def problem(api: ApiHarness, raw: bytes) -> tuple[int, str]:
         (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length: 2\r\nExpect: magic", 400, "invalid"),
         (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length: 17000000", 413, "limit_exceeded"),
         (b"GET http://{h}/v1/health HTTP/1.1\r\nHost: {h}", 400, "invalid"),
+        (b"GET \\v1\\health HTTP/1.1\r\nHost: {h}", 400, "invalid"),
+        (b"GET %2fv1%2fhealth HTTP/1.1\r\nHost: {h}", 400, "invalid"),
+        (b"OPTIONS \xff HTTP/1.1\r\nHost: {h}", 400, "invalid"),
+        (b"GET /v1/health\x7f HTTP/1.1\r\nHost: {h}", 400, "invalid"),
     ],
 )
-async def test_bytes_that_are_no_request_of_ours_get_a_problem(api: ApiHarness, head: bytes, status: int, code: str) -> None:
+async def test_bytes_that_are_no_request_of_ours_get_a_problem(
+    api: ApiHarness, caplog: pytest.LogCaptureFixture, head: bytes, status: int, code: str
+) -> None:
     raw = head.replace(b"{h}", api.authority.encode()).replace(b"{e}", EVENTS.encode()) + b"\r\n\r\n"
     assert await problem(api, raw) == (status, code)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "what anybody can send fills no log"
 
 
 async def test_a_body_over_the_limit_is_cut_off_as_it_arrives(api: ApiHarness) -> None:
