@@ -10,21 +10,24 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, TypeVar
+from typing import Annotated, Final, NoReturn, TypeVar
 
 import msgspec
 
 from ryusen_protocol.api import Page
 from ryusen_protocol.problems import invalid
-from ryusen_server.api.parameters import CURSOR_CHARACTERS_MAX, page_size
+from ryusen_server.api.parameters import CURSOR_CHARACTERS_MAX, POSITION_MAX, page_size
 from ryusen_server.api.route import Call, Refused
 
 T = TypeVar("T")
 
+_ORDER: Final = msgspec.Meta(ge=-POSITION_MAX - 1, le=POSITION_MAX)
+"""What a store can compare with; a cursor that somebody wrote may hold any number."""
+
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     question: str
-    order: int
+    order: Annotated[int, _ORDER]
     key: str
 
 
@@ -36,7 +39,7 @@ def after(call: Call, kind: str) -> tuple[int, str] | None:
     if len(text) > CURSOR_CHARACTERS_MAX or not text.isascii():
         _refuse()
     try:
-        cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Cursor)
+        cursor = msgspec.json.decode(_decoded(text), type=_Cursor)
     except (binascii.Error, ValueError, msgspec.DecodeError):
         _refuse()
     if cursor.question != _question(call, kind):
@@ -57,6 +60,11 @@ def page_of(call: Call, kind: str, items: Iterable[T], key: Callable[[T], tuple[
     ordered: Sequence[T] = sorted((item for item in items if last is None or key(item) > last), key=key)
     shown = list(ordered[:most])
     return Page(items=shown, next_cursor=cursor(call, kind, *key(shown[-1])) if len(ordered) > most else None)
+
+
+def _decoded(text: str) -> bytes:
+    """Read to the letter: a cursor with anything between is none."""
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _question(call: Call, kind: str) -> str:

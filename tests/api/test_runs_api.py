@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,26 @@ async def test_a_cursor_belongs_to_its_list_and_filters(api: ApiHarness) -> None
     for path in (f"{W}/runs?status=running&cursor={cursor}", f"{W}/events?cursor={cursor}", f"/v1/workspaces/other/runs?cursor={cursor}"):
         problem = await api.get(path, 400)
         assert problem["code"] == "invalid"
+
+
+async def test_an_altered_cursor_is_refused_or_a_place_like_any_other(api: ApiHarness) -> None:
+    await api.publish("till")
+    for _ in range(2):
+        await api.send()
+    for what in ("runs", "events", "routing", "applications", "functions"):
+        cursor = (await api.get(f"{W}/{what}", limit=1))["next_cursor"]
+        question, order, key = json.loads(urlsafe_b64decode(cursor + "=="))
+        for beyond in (2**63, 2**64, 2**70, -(2**63) - 1, True, 1.5, "1", None):
+            await api.get(f"{W}/{what}", 400, cursor=cursor_of(question, beyond, key))
+        for within in (2**63 - 1, -(2**63), 0, order):
+            for place in ("", "a\x00b", "\u00e9" * 200, key):
+                await api.get(f"{W}/{what}", cursor=cursor_of(question, within, place))
+        for garbled in (f"*{cursor}", f"{cursor[:9]}*{cursor[9:]}", f"{cursor}==", f"{cursor}\n"):
+            await api.get(f"{W}/{what}", 400, cursor=garbled)
+
+
+def cursor_of(*members: object) -> str:
+    return urlsafe_b64encode(json.dumps(members).encode()).rstrip(b"=").decode()
 
 
 async def test_runs_without_a_worker_are_found_behind_others_and_paged(api: ApiHarness) -> None:
