@@ -3,7 +3,7 @@
 | the frame | answer |
 |---|---|
 | another protocol major or value codec | rejected `unsupported_contract` |
-| empty or repeated functions, a capacity below 1 | rejected `invalid` |
+| an id that is none, repeated functions, a capacity below 1, longer words than are kept | rejected `invalid` |
 | the name of a configured endpoint | rejected `invalid` |
 | an older connection than the live session's | rejected `replaced` |
 | a release known with another contract | rejected `release_conflict` |
@@ -15,7 +15,7 @@ session and only on that, it never began. Everything else runs on its lease.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -24,7 +24,8 @@ from ryusen_protocol.canonical import jcs
 from ryusen_protocol.codec import encode
 from ryusen_protocol.frames import HISTORY_DELTA, ExecutionContract, HeldAttempt, Register, Registered, RegistrationRejected, SessionError
 from ryusen_protocol.ids import RequestId, RunId, SessionId
-from ryusen_protocol.limits import Limits
+from ryusen_protocol.limits import ID_BYTES_MAX, Limits
+from ryusen_protocol.submission import identifier_problem, utf8_size
 from ryusen_server.core.commands.never_began import NeverBegan
 from ryusen_server.core.selection import UNVERSIONED_POSITION
 from ryusen_server.core.state import UNRESOLVED
@@ -37,6 +38,8 @@ from ryusen_server.ports.time import Clock, Entropy
 from ryusen_server.ports.worker import WorkerChannel
 
 CAPACITY_MAX = 100_000
+WORDS_MAX = 64
+"""Features, and capabilities, of one worker: each is kept and shown."""
 CAPABILITIES = frozenset((HISTORY_DELTA,))
 """Optional parts of the protocol that this server takes part in."""
 
@@ -181,8 +184,40 @@ def _shape_problem(frame: Register) -> RegistrationRejected | None:
         return _rejected("invalid", "The functions of a worker are distinct and not empty.")
     if not 1 <= frame.capacity <= CAPACITY_MAX:
         return _rejected("invalid", f"The capacity is {frame.capacity}; it must be 1 to {CAPACITY_MAX}.")
-    if not frame.instance_id or frame.connection < 1:
-        return _rejected("invalid", "A worker names its instance_id, and counts its connections from 1.")
+    if frame.connection < 1:
+        return _rejected("invalid", "A worker counts its connections from 1.")
+    return _names_problem(frame) or _words_problem(frame)
+
+
+def _names_problem(frame: Register) -> RegistrationRejected | None:
+    """What a worker names is looked up, shown and recorded: nothing that no route could name gets that far."""
+    for what, name in _names(frame):
+        refused = identifier_problem(what, name, "$")
+        if refused is not None:
+            return _rejected("invalid", refused.detail)
+    return None
+
+
+def _names(frame: Register) -> Iterator[tuple[str, str]]:
+    yield "workspace", frame.scope.workspace
+    yield "application", frame.scope.application
+    yield "instance_id", frame.instance_id
+    if frame.release_id is not None:
+        yield "release id", frame.release_id
+    for function in frame.functions:
+        yield "function id", function
+
+
+def _words_problem(frame: Register) -> RegistrationRejected | None:
+    if max(len(frame.contract.features), len(frame.capabilities)) > WORDS_MAX:
+        return _rejected("invalid", f"A worker has at most {WORDS_MAX} features and {WORDS_MAX} capabilities.")
+    facts = (frame.manifest_digest, frame.sdk.name, frame.sdk.version, frame.runtime.name, frame.runtime.version)
+    for word in (*facts, *frame.contract.features, *frame.capabilities):
+        size = utf8_size(word)
+        if size is None or size > ID_BYTES_MAX:
+            return _rejected(
+                "invalid", f"A worker's digest, names and versions, features and capabilities have at most {ID_BYTES_MAX} bytes each."
+            )
     return None
 
 

@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 
-from ryusen_protocol.frames import ExecutionContract, Registered, RegistrationRejected
+from ryusen_protocol.frames import ExecutionContract, Registered, RegistrationRejected, Software
+from ryusen_protocol.ids import Application, Workspace
 from ryusen_protocol.outcome import DefinitionBlocked
+from ryusen_protocol.scope import Scope
 from tests.engine.bench import DEFAULT, Bench
 from tests.engine.bench_worker import Channel, Step, body
 
@@ -25,6 +27,22 @@ from tests.engine.bench_worker import Channel, Step, body
         ({"capacity": 10**9}, "invalid"),
         ({"instance_id": ""}, "invalid"),
         ({"connection": 0}, "invalid"),
+        ({"scope": Scope(Workspace(""), Application("shop"))}, "invalid"),
+        ({"scope": Scope(DEFAULT, Application("a\x00b"))}, "invalid"),
+        ({"scope": Scope(DEFAULT, Application("x" * 257))}, "invalid"),
+        ({"instance_id": "w" * 257}, "invalid"),
+        ({"instance_id": "a\x00b"}, "invalid"),
+        ({"release_id": ""}, "invalid"),
+        ({"release_id": "r\x00"}, "invalid"),
+        ({"release_id": "\u00e9" * 129}, "invalid"),
+        ({"functions": ["f", "g" * 257]}, "invalid"),
+        ({"functions": ["f\x00"]}, "invalid"),
+        ({"manifest_digest": "d" * 257}, "invalid"),
+        ({"contract": ExecutionContract(1, 1, ["x" * 257])}, "invalid"),
+        ({"contract": ExecutionContract(1, 1, [f"x{number}" for number in range(65)])}, "invalid"),
+        ({"capabilities": ["x" * 257]}, "invalid"),
+        ({"sdk": Software("x" * 257, "1")}, "invalid"),
+        ({"runtime": Software("python", "3" * 257)}, "invalid"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_and_leaves_nothing(changes: dict[str, object], code: str) -> None:
@@ -32,7 +50,9 @@ async def test_what_cannot_be_served_is_refused_and_leaves_nothing(changes: dict
         answer = await bench.worker().register(**changes)
         assert isinstance(answer, RegistrationRejected)
         assert answer.code == code
+        assert len(answer.message) < 500
         assert not bench.engine.workers(DEFAULT)
+        assert not bench.memory._releases
 
 
 @pytest.mark.req("REG-03")

@@ -319,7 +319,7 @@ async def test_frames_in_front_of_a_close_are_not_lost(server: Server, client: h
 
 async def test_fragmented_messages_are_put_together(server: Server) -> None:
     async with worker_peer(server.url, registers=False) as peer:
-        text = msgspec.json.encode(register_frame(sdk={"name": "frag", "version": "é" * 300})).decode()
+        text = msgspec.json.encode(register_frame(functions=[f"{'é' * 100}{number}" for number in range(3)])).decode()
         await peer.socket.send([text[:10], "", text[10:500], text[500:]])
         assert (await peer.receive())["type"] == "registered"
 
