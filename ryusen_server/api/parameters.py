@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 PAGE_ITEMS_DEFAULT: Final = 50
 PAGE_ITEMS_MAX: Final = 500
-CURSOR_CHARACTERS_MAX: Final = 2_048
+CURSOR_CHARACTERS_MAX: Final = 4_608
+"""Two identifiers of control characters, six characters each as JSON, in base64."""
 POSITION_MAX: Final = 2**63 - 1
 IDENTIFIER_SCHEMA: Final[dict[str, object]] = {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": r"^[^\u0000]+$"}
 """What a schema can say of an identifier; that its bound counts bytes of UTF-8 is told in words."""

@@ -34,3 +34,19 @@ async def test_an_endpoint_that_serves_several_applications_is_a_worker_of_each_
                 break
             query["cursor"] = page["next_cursor"]
     assert found == applications
+
+
+async def test_a_list_of_the_longest_and_worst_names_can_be_paged_to_its_end(tmp_path: Path) -> None:
+    async with api_server(tmp_path, memory=True) as api:
+        functions = [{"id": "\x01" * 255 + letter} for letter in "abc"]
+        manifest = {"protocol_version": 1, "expected_parent": None, "functions": functions, "triggers": [], "contents": ""}
+        await api.post(f"{W}/applications/{'%01' * 256}/manifests", manifest, 201)
+        found: list[str] = []
+        query: dict[str, Any] = {}
+        while True:
+            page = await api.get(f"{W}/functions", limit=1, **query)
+            found += [function["function"] for function in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            query["cursor"] = page["next_cursor"]
+    assert found == [function["id"] for function in functions]
