@@ -28,7 +28,7 @@ from ryusen_server.api import attempts, deployment, events, fleet, metrics, rete
 from ryusen_server.api.context import Context
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
 from ryusen_server.api.credentials import refusal as unauthorized
-from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, refusal
+from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, GateRules, malformed, refusal
 from ryusen_server.api.parameters import parameter_names, query, segment
 from ryusen_server.api.requests import NO_ROUTE
 from ryusen_server.api.route import EVENT_STREAM, Answer, Call, Refused, Route, Streamed, Text, answer_problem
@@ -119,6 +119,10 @@ class _GatedApp(App):
 
 
 def _pass_gate(rules: GateRules, request: Request) -> None:
+    broken = malformed(request.head)
+    if broken is not None:
+        cast("Any", request.stream).keep_alive = False  # where the next request begins is as uncertain
+        raise Refused(broken)
     headers = request.headers
     if len(headers) > HEADERS_MAX:
         raise Refused(limit_exceeded("The request", size=len(headers), limit=HEADERS_MAX, unit="headers"))

@@ -7,6 +7,7 @@ Pure: a request's head comes in, a problem or nothing goes out. No CORS header i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ HEADERS_MAX: Final = 100
 _SHOWN_CHARACTERS_MAX: Final = 100
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _HTTP_PORT: Final = 80
+_NO_FIELD: Final = re.compile(rb"\r\n(?![!#$%&'*+.^_`|~0-9A-Za-z-]+:)")
 
 
 class GateRules(msgspec.Struct, frozen=True):
@@ -46,6 +48,17 @@ def gate_rules(port: int, allow_hosts: Iterable[str] = ()) -> GateRules:
 
 def _names_port(name: str) -> bool:
     return name.rpartition("]")[2].count(":") == 1
+
+
+def malformed(head: bytes) -> Problem | None:
+    """Why the lines of a head cannot be trusted, if they cannot. `head` ends before the empty line.
+
+    A name with a blank, a folded line, a lone CR or LF, a NUL: others on the way may read another host, or another length, out of them.
+    """
+    lines = head.count(b"\r\n")
+    if lines == head.count(b"\n") == head.count(b"\r") and b"\x00" not in head and _NO_FIELD.search(head) is None:
+        return None
+    return invalid("The head of the request has a line that is no header. Send each as name: value, on a line of its own.")
 
 
 def refusal(rules: GateRules, method: str, target: bytes, header: Callable[[str], Sequence[str]]) -> Problem | None:

@@ -52,6 +52,13 @@ async def problem(api: ApiHarness, raw: bytes) -> tuple[int, str]:
         (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\nno colon", 400, "invalid"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid"),
         (b"GET /v1/h\xc3\xa9alth HTTP/1.1\r\nHost: {h}", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\nHost : evil.example", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\n folded: onto it", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\n: nameless", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\nX: y\nOrigin: http://evil.example", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\nX: y\rOrigin: http://evil.example", 400, "invalid"),
+        (b"GET /v1/health HTTP/1.1\r\nHost: {h}\r\nX: y\x00z", 400, "invalid"),
+        (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length : 2", 400, "invalid"),
         (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length: -1", 400, "invalid"),
         (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length: 1_0", 400, "invalid"),
         (b"POST {e} HTTP/1.1\r\nHost: {h}\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 2", 400, "invalid"),
@@ -107,6 +114,16 @@ async def test_a_connection_answers_one_request_after_another(api: ApiHarness) -
         assert "\r\nx-content-type-options: nosniff" in head
         await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
     writer.close()
+
+
+async def test_a_request_behind_a_head_that_others_may_read_otherwise_is_not_read(api: ApiHarness) -> None:
+    inner = f"POST {EVENTS} HTTP/1.1\r\nHost: {api.authority}\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n"
+    hidden = inner.encode() + b'{"name":"x","data":1}'
+    for length in ("Content-Length : ", "X: y\nContent-Length: ", "Content-Length\x00: "):
+        head = f"GET /v1/health HTTP/1.1\r\nHost: {api.authority}\r\n{length}{len(hidden)}\r\n\r\n"
+        status, headers, _ = await api.raw(head.encode() + hidden)
+        assert (status, headers["connection"]) == (400, "close")
+    assert (await api.get("/v1/server"))["counts"]["events"] == 0
 
 
 async def test_a_smuggled_request_is_no_request(api: ApiHarness) -> None:
