@@ -226,7 +226,7 @@ class Engine:
 
     def present(self) -> Present:
         """How much is in memory, waits for workers, and is out at them."""
-        workers: dict[tuple[str, str], int] = {}
+        workers: dict[tuple[str, str], int] = {("connected", "connected"): 0}
         capacity = in_flight = 0
         for instance in self._fleet.all():
             state = "away" if instance.channel is None else "draining" if instance.draining else "connected"

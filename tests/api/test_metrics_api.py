@@ -44,6 +44,7 @@ async def metrics(api: ApiHarness) -> dict[str, float]:
 
 
 async def test_figures_are_those_of_what_happened(api: ApiHarness) -> None:
+    assert (await metrics(api))['ryusen_workers{transport="connected",state="connected"}'] == 0, "nobody there is told, not left out"
     async with worker_peer(api.server.url, capacity=7) as peer:
         playing = asyncio.create_task(peer.play(["charge", "ship"]))
         for _ in range(3):
