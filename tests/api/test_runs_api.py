@@ -345,11 +345,23 @@ async def test_nothing_of_one_workspace_is_seen_from_another(api: ApiHarness) ->
     run = await failing_saga(api)
     attempt = run["steps"][0]["attempts"][0]["attempt_id"]
     other = "/v1/workspaces/other"
-    for path in (f"runs/{run['run_id']}", f"runs/{run['run_id']}/history", f"attempts/{attempt}", f"events/{run['event_id']}"):
+    its = f"runs/{run['run_id']}"
+    for path in (its, f"{its}/history", f"{its}/logs", f"{its}/logs?attempt={attempt}", f"attempts/{attempt}", f"events/{run['event_id']}"):
         missing = path.replace(run["run_id"], "rn_x").replace(attempt, "at_x").replace(run["event_id"], "ev_x")
         seen, unseen = await api.get(f"{other}/{path}", 404), await api.get(f"{other}/{missing}", 404)
         assert seen["title"] == unseen["title"]
-    assert (await api.post(f"{other}/runs/{run['run_id']}/cancel", {}, 404))["code"] == "not_found"
+    for command in ("cancel", "rediscover"):
+        assert (await api.post(f"{other}/{its}/{command}", {}, 404))["code"] == "not_found"
+    settles = {"version": 1, "attempt_id": attempt, "attempt_generation": 1, "idempotency_key": "k", "command": {"authorize_retry": {}}}
+    assert (await api.post(f"{other}/attempts/{attempt}/resolve", settles, 409))["refusal"]["code"] == "stale"
+    application = await api.get(f"{W}/applications/shop")
+    manifest, routing = application["manifest_generation"], application["routing_generation"]
+    for path in (
+        f"{other}/applications/shop/manifests/{manifest}",
+        f"{W}/applications/till/manifests/{manifest}",
+        f"{other}/routing/{routing}",
+    ):
+        assert (await api.get(path, 404))["code"] == "not_found"
     for path in ("runs", "events", "attempts", "workers", "applications", "functions", "releases"):
         assert (await api.get(f"{other}/{path}"))["items"] == []
 
