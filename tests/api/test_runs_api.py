@@ -366,6 +366,23 @@ async def test_nothing_of_one_workspace_is_seen_from_another(api: ApiHarness) ->
         assert (await api.get(f"{other}/{path}"))["items"] == []
 
 
+async def test_lines_of_an_attempt_are_read_under_its_own_run_alone(api: ApiHarness) -> None:
+    async with worker_peer(api.server.url) as peer:
+        for text in ("mine", "theirs"):
+            await api.send()
+            await peer.declare(await effect(peer), "charge")
+            lines = [{"at_ms": 1, "level": "stdout", "text": text}]
+            await peer.answer(await effect(peer), {"type": "succeeded", "result": string("paid")}, logs=lines)
+            await peer.answer(await effect(peer), {"type": "completed", "result": string("done")})
+    found = {}
+    for run in (await api.get(f"{W}/runs"))["items"]:
+        (item,) = (await api.get(path := f"{W}/runs/{run['run_id']}/logs"))["items"]
+        found[item["lines"][0]["text"]] = (path, item)
+    (mine, own), (_, foreign) = found["mine"], found["theirs"]
+    assert (await api.get(mine, attempt=own["attempt_id"]))["items"] == [own]
+    assert (await api.get(mine, attempt=foreign["attempt_id"]))["items"] == []
+
+
 @pytest.mark.parametrize("body", ["[]", "null", "{", "5", '{"a":1,"a":2}'])
 async def test_a_command_takes_an_object(api: ApiHarness, body: str) -> None:
     answer = await api.client.post(f"{W}/runs/rn_x/cancel", content=body, headers={"content-type": "application/json"})
