@@ -204,6 +204,21 @@ async def test_an_expansion_under_way_goes_on_against_its_own_generation() -> No
         assert [row.function for row in await bench.store.event_runs(later.event.event_id)] == ["g"]
 
 
+@pytest.mark.req("ING-08", "ING-11", "MAN-11")
+async def test_an_expansion_that_a_restart_takes_up_goes_on_against_its_own_generation_whatever_is_active_by_then() -> None:
+    async with Bench(fan_out_batch=1) as bench:
+        published = await bench.publish([("go", "f")] * 12)
+        accepted = await bench.submit()
+        await bench.publish([("go", "g")], parent=published.manifest.manifest_generation)
+        begun = await bench.store.event_runs(accepted.event.event_id)
+        assert len(begun) < 12, "the expansion is under way, and the other generation is durable"
+        await bench.restart()
+        rows = await bench.store.event_runs(accepted.event.event_id)
+        assert [row.function for row in rows] == ["f"] * 12
+        assert {row.routing_generation for row in rows} == {accepted.event.routing_generation}
+        assert {row.manifest_generation for row in rows} == {published.manifest.manifest_generation}
+
+
 # publications
 
 
