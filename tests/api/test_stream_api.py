@@ -76,6 +76,29 @@ async def test_a_list_says_at_which_position_it_holds(api: ApiHarness, listed: s
     assert (await api.get(f"{W}/{listed}"))["position"] == changes[-1]["position"]
 
 
+@pytest.mark.req("API-06")
+@pytest.mark.parametrize(("listed", "read"), [("runs", "runs"), ("events", "events"), ("attempts", "attempts"), ("event", "event")])
+async def test_what_commits_while_a_snapshot_is_read_is_behind_its_position(
+    api: ApiHarness, monkeypatch: pytest.MonkeyPatch, listed: str, read: str
+) -> None:
+    """Otherwise it would neither be in the snapshot nor on the stream behind it."""
+    receipt = await api.send()
+    reading = getattr(api.server.store, read)
+    meanwhile: list[str] = []
+
+    async def read_then_commit(*arguments: Any, **named: Any) -> Any:
+        found = await reading(*arguments, **named)
+        if not meanwhile:
+            meanwhile.append((await api.send("of/no/interest"))["event_id"])
+        return found
+
+    monkeypatch.setattr(api.server.store, read, read_then_commit)
+    snapshot = await api.get(f"{W}/events/{receipt['event_id']}" if listed == "event" else f"{W}/{listed}")
+    async with following(api, after=snapshot["position"]) as reader:
+        change = await reader.next("change")
+    assert change["records"][0]["event_id"] == meanwhile[0]
+
+
 async def test_every_kind_of_change_comes_live_without_payloads(api: ApiHarness) -> None:
     async with following(api) as reader:
         assert await reader.next("heartbeat") == {"position": (await api.get(f"{W}/runs"))["position"]}
