@@ -66,8 +66,8 @@ class AttemptLogs:
     def goes_on(self, scope: Scope, request_id: RequestId, lines: list[LogLine]) -> bool:
         """More lines of a callback that has printed before; whether it has."""
         attempt_id = self._requests.get(request_id)
-        held = None if attempt_id is None else self._held.get(attempt_id)
-        if held is None or held.scope != scope or held.request_id != request_id:
+        held = None if attempt_id is None else self._held[attempt_id]
+        if held is None or held.scope != scope:
             return False
         self._add(held, lines)
         return True
@@ -186,5 +186,6 @@ class AttemptLogs:
             log.debug("lines of an attempt are lost: %s", error.reason)
 
     def _let_go(self, held: _Held) -> None:
-        self._held.pop(held.row.attempt_id, None)
         self._requests.pop(held.request_id, None)
+        if self._held.get(held.row.attempt_id) is held:  # and not of a later request
+            del self._held[held.row.attempt_id]

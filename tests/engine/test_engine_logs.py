@@ -160,11 +160,19 @@ async def test_only_so_many_attempts_are_held_and_none_forgets_what_was_written(
         assert [await kept(bench, run_id) for run_id in runs] == [[["one", "two"]]] * 4
 
 
-async def test_a_worker_that_printed_and_claims_never_to_have_begun_mixes_up_nothing(bench_run: tuple[Bench, FakeWorker, RunId]) -> None:
+@pytest.mark.parametrize("claim", ["refused it", "came back without it"])
+async def test_a_worker_that_printed_and_claims_never_to_have_begun_mixes_up_nothing(
+    bench_run: tuple[Bench, FakeWorker, RunId], claim: str
+) -> None:
     bench, worker, run_id = bench_run
     first = await executing(bench, worker)
     prints(worker, first, "a lie")
-    worker.reject(worker.executing[first])
+    if claim == "refused it":
+        worker.reject(worker.executing[first])
+    else:
+        worker.disconnect()
+        worker.forget()
+        await worker.connect()
     await bench.settle()
     await bench.advance(1_000)
     second = await executing(bench, worker)
