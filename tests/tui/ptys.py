@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -36,12 +37,15 @@ class Terminal:
             command, cwd=folder, env=environment(**more), stdin=child, stdout=child, stderr=child, start_new_session=True
         )
         self.received = b""
-        threading.Thread(target=self._read, daemon=True).start()
+        self._is_open = True
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
-            while piece := os.read(self._fd, 65_536):
-                self.received += piece
+            while self._is_open:
+                if select.select([self._fd], [], [], 0.05)[0]:
+                    self.received += os.read(self._fd, 65_536)
 
     def until(self, wanted: str, *, since: int = 0) -> None:
         """Until that text was written, wherever the cursor was moved to between its words."""
@@ -62,13 +66,19 @@ class Terminal:
     def is_raw(self) -> bool:
         return not termios.tcgetattr(self._child)[3] & termios.ICANON
 
+    def hang_up(self) -> None:
+        """The terminal goes away. Nobody is told, as below a session's leader that does not pass the signal on."""
+        if self._is_open:
+            self._is_open = False
+            self._reader.join(PATIENCE_S)
+            os.close(self._child)
+            os.close(self._fd)
+
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
-        os.close(self._child)
-        with contextlib.suppress(OSError):
-            os.close(self._fd)
+        self.hang_up()
 
 
 def plain(received: bytes) -> str:

@@ -143,6 +143,25 @@ def test_a_dashboard_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> Non
         assert are_gone(children)
 
 
+def test_a_terminal_that_goes_away_without_a_signal_takes_everything_along(tmp_path: Path, gallery: Gallery) -> None:
+    with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path) as made:
+        made.until("Failed")
+        made.hang_up()
+        assert made.ended() == 128 + signal.SIGHUP
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path) as made:
+        made.until("workers 1")
+        children = descendants(made.process.pid)
+        made.hang_up()
+        assert made.ended() == 143
+        assert are_gone(children)
+    port = gallery.stage.url.rsplit(":", 1)[1]
+    with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", port], tmp_path) as made:
+        made.until("already in use")
+        made.hang_up()
+        assert made.ended() == 128 + signal.SIGHUP
+
+
 def test_leaving_for_the_plain_log_leaves_everything_running(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(TARGET)
     with terminal([*COMMAND, "dev", "shop.py", "--tui", "--port", "0"], tmp_path) as made:
