@@ -8,7 +8,7 @@ The checks that need no run (permission, envelope, limits, idempotency key) come
 | `authorize_retry`, forward, stop reason `cancelled` | refused `retry_forbidden` |
 | `authorize_retry`, forward, stop reason `timed_out`, or the deadline reached | refused `deadline_elapsed`; not even the timeout is recorded |
 | the settled record (declaration beside outcome) would be too large | refused `limit_exceeded` |
-| the outcome does not fit the run's replay budget (forward) | refused `limit_exceeded` |
+| the outcome does not fit the run's replay budget (forward); a failure may take the reserve, as a worker's may | refused `limit_exceeded` |
 
 | command | forward, `running`, before the deadline | forward, `running`, past it | forward, `stopping` | compensation |
 |---|---|---|---|---|
@@ -72,12 +72,12 @@ def decide(run: Run, command: ResolveAttempt, moment: Moment) -> Decision | Refu
                 next_attempt(run, attempt, moment.now_ms),
             )
         case SupplySuccess():
-            too_large = _over_a_bound(run, attempt, len(bytes(resolution.result)))
+            too_large = _over_a_bound(run, attempt, len(bytes(resolution.result)), kept=REPLAY_RESERVE_BYTES)
             if too_large is not None:
                 return too_large
             succeed(decision, run, attempt, resolution.result, Origin(operator=command.by), moment)
         case DeclareFailure():
-            too_large = _over_a_bound(run, attempt, len(_encode(resolution.failure)))
+            too_large = _over_a_bound(run, attempt, len(_encode(resolution.failure)), kept=0)  # the reserve is there for failures
             if too_large is not None:
                 return too_large
             fail(decision, run, attempt, resolution.failure, Origin(operator=command.by), moment)
@@ -120,7 +120,7 @@ def _not_unknown(attempt: Attempt) -> str:
     return f"The attempt is {attempt.state}, not Unknown; only an Unknown attempt is resolved by an operator."
 
 
-def _over_a_bound(run: Run, attempt: Attempt, outcome_bytes: int) -> Refusal | None:
+def _over_a_bound(run: Run, attempt: Attempt, outcome_bytes: int, *, kept: int) -> Refusal | None:
     declaration_bytes = len(_encode(run.steps[attempt.step_id].declaration))
     if declaration_bytes + outcome_bytes + ENTRY_OVERHEAD_BYTES > SETTLED_RECORD_BYTES_MAX:
         return Refusal(
@@ -128,7 +128,7 @@ def _over_a_bound(run: Run, attempt: Attempt, outcome_bytes: int) -> Refusal | N
             f"The outcome of {outcome_bytes:,} bytes does not fit beside the step's declaration of {declaration_bytes:,} bytes: "
             f"together they may take {SETTLED_RECORD_BYTES_MAX:,}. Give a smaller one.",
         )
-    left = REPLAY_BUDGET_BYTES_MAX - REPLAY_RESERVE_BYTES - run.replay_bytes
+    left = REPLAY_BUDGET_BYTES_MAX - kept - run.replay_bytes
     if attempt.phase == "forward" and outcome_bytes + ENTRY_OVERHEAD_BYTES > left:
         return Refusal(
             "limit_exceeded",

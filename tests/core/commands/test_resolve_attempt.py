@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ryusen_protocol.ids import AttemptId
-from ryusen_protocol.limits import MIB
+from ryusen_protocol.limits import MIB, REPLAY_BUDGET_BYTES_MAX, REPLAY_RESERVE_BYTES
 from ryusen_protocol.operator import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen_server.core.commands.resolve_attempt import ResolveAttempt, allowed_commands
 from ryusen_server.core.decision import Decision, Refusal
@@ -112,6 +112,22 @@ def test_what_the_run_cannot_remember_is_refused(resolution: SupplySuccess | Dec
     assert code(driver.resolve(resolution)) == "limit_exceeded"
     assert len(driver.rows) == rows
     assert isinstance(driver.supply("small"), Decision)
+
+
+@pytest.mark.req("OPR-14")
+def test_a_failure_may_take_the_reserve_so_that_a_full_run_is_never_beyond_everybodys_word() -> None:
+    driver = Driver(checked=False)
+    driver.run_step("paid")
+    driver.run.replay_bytes = REPLAY_BUDGET_BYTES_MAX - REPLAY_RESERVE_BYTES
+    driver.declare("held", assign=True)
+    driver.lose()
+    driver.cancel()
+    assert code(driver.supply()) == "limit_exceeded"
+    assert code(driver.authorize_retry()) == "retry_forbidden"
+    assert code(driver.resolve(DeclareFailure(error("y" * REPLAY_RESERVE_BYTES)))) == "limit_exceeded"
+    assert isinstance(driver.resolve(DeclareFailure(error("y" * 3_000))), Decision)
+    assert driver.run.replay_bytes <= REPLAY_BUDGET_BYTES_MAX
+    assert (driver.run.status, driver.run.outcome) == ("compensating", "cancelled")
 
 
 # the table
