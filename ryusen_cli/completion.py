@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ryusen_cli.parsing import Deferred
+
 SHELLS: Final = ("bash", "zsh", "fish")
 
 Tree = dict[tuple[str, ...], tuple[list[str], list[str]]]
@@ -18,6 +20,7 @@ def tree_of(group: Any) -> Tree:
     tree: Tree = {}
 
     def walk(words: tuple[str, ...], command: Any) -> None:
+        command = command.whole() if isinstance(command, Deferred) else command
         below: dict[str, Any] = getattr(command, "commands", {})
         flags = [flag for parameter in command.params if parameter.param_type_name == "option" for flag in _flags(parameter)]
         tree[words] = (sorted(below), [*sorted(flags), "--help"])

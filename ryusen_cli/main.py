@@ -1,73 +1,108 @@
 """The entry point: which commands there are, and how a command ends.
 
 Owns the command tree and the one place where exceptions become output and exit codes. Imports no command's machinery: modules of
-commands import theirs when they run, so that `--help` is quick.
+commands import theirs when they run, and a group its modules when it is called, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ryusen_cli.commands import (
-    about,
-    backup,
-    conformance,
-    deploy,
-    doctor,
-    functions,
-    inspect,
-    keeping,
-    local,
-    runs,
-    scaffold,
-    send,
-    tui,
-    unknown,
-)
+from ryusen_cli.commands import about, backup, doctor, keeping, local, scaffold, send, tui
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import wants_json
-from ryusen_cli.output import Output
-from ryusen_cli.parsing import LeanCommand, LeanGroup
+from ryusen_cli.parsing import command_of, group_of, whole_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Commands = dict[str, Callable[..., object]]
 
 
-def build() -> typer.Typer:
-    """The whole command tree."""
-    root = _group("Ryusen runs durable workflows written as ordinary Python functions.")
-    _add(root, "dev", local.dev)
-    _add(root, "serve", local.serve)
-    _add(root, "worker", local.worker)
-    _add(root, "tui", tui.tui)
-    _add(root, "send", send.send)
-    _add_group(root, "runs", "Find runs, read one, follow it, wait for it, stop it, wake it.", {
+def build() -> Any:
+    """The whole command tree, each command of it as far as its name and its purpose."""
+    return whole_group("ryusen", "Ryusen runs durable workflows written as ordinary Python functions.", [
+        command_of("dev", local.dev),
+        command_of("serve", local.serve),
+        command_of("worker", local.worker),
+        command_of("tui", tui.tui),
+        command_of("send", send.send),
+        command_of("backup", backup.backup),
+        command_of("prune", keeping.prune),
+        command_of("init", scaffold.init),
+        command_of("doctor", doctor.doctor),
+        command_of("completion", about.completion),
+        command_of("version", about.version),
+        group_of("runs", "Find runs, read one, follow it, wait for it, stop it, wake it.", _runs),
+        group_of("unknown", "Find effects whose outcome nobody could establish, and settle them.", _unknown),
+        group_of("attempts", "Read attempts.", _attempts),
+        group_of("events", "Read events and what they started.", _events),
+        group_of("functions", "Read functions and who can run them.", _functions),
+        group_of("apps", "Read applications and their manifests, and publish one.", _apps),
+        group_of("workers", "Read connected workers.", _workers),
+        group_of("routing", "Read routing generations.", _routing),
+        group_of("conformance", "Hold an SDK or a server of any language to the fixtures of the protocol.", _conformance),
+        group_of("config", "See where settings come from.", lambda: {"show": about.config_show}),
+    ])  # fmt: skip
+
+
+def _runs() -> Commands:
+    from ryusen_cli.commands import runs
+
+    return {
         "ls": runs.ls, "show": runs.show, "history": runs.history, "tail": runs.tail, "wait": runs.wait,
         "cancel": runs.cancel, "rediscover": runs.rediscover,
-    })  # fmt: skip
-    _add_group(root, "unknown", "Find effects whose outcome nobody could establish, and settle them.", {
-        "ls": unknown.ls, "show": unknown.show, "resolve": unknown.resolve,
-    })  # fmt: skip
-    _add_group(root, "attempts", "Read attempts.", {"ls": inspect.attempts_ls, "show": inspect.attempts_show})
-    _add_group(root, "events", "Read events and what they started.", {"ls": inspect.events_ls, "show": inspect.events_show})
-    _add_group(root, "functions", "Read functions and who can run them.", {"ls": inspect.functions_ls, "show": functions.show})
-    _add_group(root, "apps", "Read applications and their manifests, and publish one.", {
-        "ls": inspect.apps_ls, "show": inspect.apps_show, "publish": deploy.apps_publish,
-    })  # fmt: skip
-    _add_group(root, "workers", "Read connected workers.", {"ls": inspect.workers_ls})
-    _add_group(root, "routing", "Read routing generations.", {"ls": inspect.routing_ls, "show": inspect.routing_show})
-    _add_group(root, "conformance", "Hold an SDK or a server of any language to the fixtures of the protocol.", {
-        "worker": conformance.worker, "http": conformance.http, "server": conformance.server,
-    })  # fmt: skip
-    _add(root, "backup", backup.backup)
-    _add(root, "prune", keeping.prune)
-    _add(root, "init", scaffold.init)
-    _add(root, "doctor", doctor.doctor)
-    _add_group(root, "config", "See where settings come from.", {"show": about.config_show})
-    _add(root, "completion", about.completion)
-    _add(root, "version", about.version)
-    return root
+    }  # fmt: skip
+
+
+def _unknown() -> Commands:
+    from ryusen_cli.commands import unknown
+
+    return {"ls": unknown.ls, "show": unknown.show, "resolve": unknown.resolve}
+
+
+def _attempts() -> Commands:
+    from ryusen_cli.commands import inspect
+
+    return {"ls": inspect.attempts_ls, "show": inspect.attempts_show}
+
+
+def _events() -> Commands:
+    from ryusen_cli.commands import inspect
+
+    return {"ls": inspect.events_ls, "show": inspect.events_show}
+
+
+def _functions() -> Commands:
+    from ryusen_cli.commands import functions, inspect
+
+    return {"ls": inspect.functions_ls, "show": functions.show}
+
+
+def _apps() -> Commands:
+    from ryusen_cli.commands import deploy, inspect
+
+    return {"ls": inspect.apps_ls, "show": inspect.apps_show, "publish": deploy.apps_publish}
+
+
+def _workers() -> Commands:
+    from ryusen_cli.commands import inspect
+
+    return {"ls": inspect.workers_ls}
+
+
+def _routing() -> Commands:
+    from ryusen_cli.commands import inspect
+
+    return {"ls": inspect.routing_ls, "show": inspect.routing_show}
+
+
+def _conformance() -> Commands:
+    from ryusen_cli.commands import conformance
+
+    return {"worker": conformance.worker, "http": conformance.http, "server": conformance.server}
 
 
 def run() -> None:
@@ -82,10 +117,9 @@ def main(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        result: Any = build()(args=arguments, prog_name="ryusen", standalone_mode=False)
+        result: Any = build().main(args=arguments, prog_name="ryusen", standalone_mode=False)
     except CliError as error:
-        Output(json=wants_json(arguments)).error(error)
-        return int(error.exit_code)
+        return _said(error, arguments)
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
@@ -109,28 +143,11 @@ def _parser_error(error: Exception, arguments: list[str]) -> int:
     if context is not None and message.startswith("Usage:"):
         sys.stderr.write(message + "\n")
         return int(Exit.USAGE)
-    Output(json=wants_json(arguments)).error(CliError(message, exit_code=Exit.USAGE, hint=hint))
-    return int(Exit.USAGE)
+    return _said(CliError(message, exit_code=Exit.USAGE, hint=hint), arguments)
 
 
-def _group(text: str) -> typer.Typer:
-    return typer.Typer(
-        cls=LeanGroup,
-        help=text,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+def _said(error: CliError, arguments: list[str]) -> int:
+    from ryusen_cli.output import Output
 
-
-def _add(parent: typer.Typer, name: str, command: Any) -> None:
-    parent.command(name, cls=LeanCommand)(command)
-
-
-def _add_group(parent: typer.Typer, name: str, text: str, commands: dict[str, Any]) -> None:
-    group = _group(text)
-    for command_name, command in commands.items():
-        _add(group, command_name, command)
-    parent.add_typer(group, name=name)
+    Output(json=wants_json(arguments)).error(error)
+    return int(error.exit_code)

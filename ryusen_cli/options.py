@@ -7,7 +7,6 @@ that every client command takes.
 from __future__ import annotations
 
 import inspect
-import shlex
 import sys
 from functools import wraps
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ryusen_cli.exits import usage
-from ryusen_cli.output import Output
-from ryusen_cli.settings import Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ryusen_cli.connection import Connection, Reply
-    from ryusen_cli.output import Cell
+    from ryusen_cli.output import Cell, Output
+    from ryusen_cli.settings import Settings
     from ryusen_protocol.api import Page
     from ryusen_protocol.client import Api, Request
 
@@ -89,6 +87,8 @@ class Client:
 
     def typed(self, *words: str) -> str:
         """A command line to show to a person: it reaches the same server and workspace as this command. A token is never repeated."""
+        import shlex
+
         return shlex.join(["ryusen", *words, *self._flags])
 
     def close(self) -> None:
@@ -117,6 +117,9 @@ def client_command(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*args: Any, url: str | None, token: str | None, workspace: str | None, config: str | None, json_: bool, **kwargs: Any) -> None:
+        from ryusen_cli.output import Output
+        from ryusen_cli.settings import load
+
         client = Client(Output(json=json_), load("client", config), url=url, token=token, workspace=workspace, config=config)
         try:
             command(client, *args, **kwargs)

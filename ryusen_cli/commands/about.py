@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from typing import Annotated, Any
 
@@ -10,8 +9,6 @@ import typer
 
 from ryusen_cli.exits import usage
 from ryusen_cli.options import ConfigOption, JsonOption
-from ryusen_cli.output import Output, Painted
-from ryusen_cli.settings import SETTINGS, load
 
 _SECRET = frozenset({"token", "http-secret"})
 """Whoever looks at settings, or over a shoulder, is told that these are set and no more."""
@@ -19,6 +16,9 @@ _SECRET = frozenset({"token", "http-secret"})
 
 def version(*, json_: JsonOption = False) -> None:
     """Print the version of Ryusen, of its protocol, and of Python."""
+    import platform
+
+    from ryusen_cli.output import Output
     from ryusen_protocol import PROTOCOL_VERSION
 
     output = Output(json=json_)
@@ -33,6 +33,9 @@ def version(*, json_: JsonOption = False) -> None:
 
 def config_show(*, config: ConfigOption = None, json_: JsonOption = False) -> None:
     """Print every setting with its value and where it stands."""
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import SETTINGS, load
+
     output = Output(json=json_)
     shown: list[dict[str, Any]] = []
     for setting in SETTINGS:
@@ -52,15 +55,14 @@ def completion(
     json_: JsonOption = False,
 ) -> None:
     """Print the completion script of a shell: `source <(ryusen completion bash)` in its startup file."""
-    import typer.main
-
     from ryusen_cli.completion import SHELLS, script, tree_of
     from ryusen_cli.main import build
+    from ryusen_cli.output import Output, Painted
 
     if shell not in SHELLS:
         raise usage(f"there is no completion for {shell!r}", f"ryusen completion {'|'.join(SHELLS)}")
     output = Output(json=json_)
-    text = script(shell, tree_of(typer.main.get_command(build())))
+    text = script(shell, tree_of(build()))
     if output.json:
         output.encoded({"shell": shell, "script": text})
     else:

@@ -9,8 +9,6 @@ import typer
 
 from ryusen_cli.exits import CliError
 from ryusen_cli.options import ConfigOption, JsonOption
-from ryusen_cli.output import Output
-from ryusen_cli.settings import load
 
 
 def backup(
@@ -23,6 +21,8 @@ def backup(
     """Copy the database to FILE, whole as of one moment. The server may run. To go back: `ryusen serve --db FILE`."""
     import msgspec
 
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
     from ryusen_server.bootstrap.backup import BackupRefused, back_up
 
     output = Output(json=json_)

@@ -10,7 +10,6 @@ import typer
 
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.options import Client, client_command
-from ryusen_cli.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +64,7 @@ def doctor(
 
 def _examine_database(client: Client, db: str | None) -> list[Finding]:
     from ryusen_cli import checkup
+    from ryusen_cli.settings import load
     from ryusen_server.bootstrap.checkup import examine
 
     path = Path(load("dev", client.config).text("db", db))
@@ -79,6 +79,7 @@ def _examine_database(client: Client, db: str | None) -> list[Finding]:
 def _targets(client: Client, named: list[str], findings: list[Finding]) -> dict[str, Found]:
     """What stands at each target, and what is to be said of it."""
     from ryusen_cli import checkup
+    from ryusen_cli.settings import load
     from ryusen_cli.target_probe import probe
 
     chosen = load("dev", client.config).many("targets", named)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ryusen_cli.options import Client, client_command
-from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
     from ryusen_protocol.api import PruneReceipt
@@ -22,6 +21,8 @@ def prune(
 ) -> None:
     """Remove ended runs, and their events, that are older than that. Keys, manifests and whatever lives stay."""
     import msgspec
+
+    from ryusen_cli.settings import span_ms
 
     request = client.api.prune(span_ms(older_than, "--older-than"))
     repeat = f"run it again, that is safe: {client.typed('prune', '--older-than', older_than)}"

@@ -10,12 +10,12 @@ import typer
 
 from ryusen_cli.exits import CliError, Exit, usage
 from ryusen_cli.options import ConfigOption, JsonOption, TokenOption, UrlOption, WorkspaceOption
-from ryusen_cli.output import Output, Painted
-from ryusen_cli.settings import Settings, load
 
 if TYPE_CHECKING:
     from ryusen_cli.dev import messages
     from ryusen_cli.dev.supervisor import Plan
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import Settings
 
 DbOption = Annotated[str | None, typer.Option("--db", metavar="PATH", help="The database file [default: .ryusen/ryusen.db].")]
 HostOption = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen [default: 127.0.0.1].")]
@@ -67,6 +67,9 @@ def serve(
     json_: JsonOption = False,
 ) -> None:
     """Run the server in this process until Ctrl+C or SIGTERM."""
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
+
     output = Output(json=json_)
     settings = load("serve", config)
     order = _server_order(
@@ -127,6 +130,8 @@ def worker(
     """Run a worker for one target until Ctrl+C or SIGTERM; it finishes its steps first."""
     from ryusen_cli.connection import Connection
     from ryusen_cli.dev import messages
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
 
     output = Output(json=json_)
     settings = load("worker", config)
@@ -176,6 +181,9 @@ def dev(
     json_: JsonOption = False,
 ) -> None:
     """Run a server and a worker for every target, and take up changed code when it is saved."""
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
+
     output = Output(json=json_)
     settings = load("dev", config)
     is_ephemeral = settings.switch("ephemeral", flag=ephemeral or None)
@@ -222,6 +230,7 @@ def dev(
 def _wants_dashboard(output: Output, *, asked: bool, by_flag: bool) -> bool:
     """Whether the dashboard is wanted and can be shown; who may not know of it is told."""
     from ryusen_cli.commands.tui import has_terminal
+    from ryusen_cli.output import Painted
 
     if asked and (output.json or not has_terminal()):
         output.note("the dashboard needs a terminal; logging in plain lines")
@@ -335,6 +344,7 @@ def _supervise(plan: Plan, output: Output) -> int:
 def _work(order: messages.RunWorker, output: Output) -> int:
     """One worker in this very process; what it says of itself goes to stderr, its user's prints where they go."""
     from ryusen_cli.dev import messages
+    from ryusen_cli.output import Painted
     from ryusen_cli.worker_process import run_worker
 
     failure: messages.Failed | None = None

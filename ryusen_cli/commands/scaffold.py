@@ -11,7 +11,6 @@ import typer
 
 from ryusen_cli.exits import CliError
 from ryusen_cli.options import JsonOption
-from ryusen_cli.output import Output
 
 _NAME: Final = "orders.py"
 _EXAMPLE: Final = '''"""An order that is charged, reserved and shipped; when shipping fails, what was done is undone.
@@ -71,6 +70,8 @@ def init(
     json_: JsonOption = False,
 ) -> None:
     """Write an order example with compensation, ready for `ryusen dev`. Overwrites nothing."""
+    from ryusen_cli.output import Output
+
     output = Output(json=json_)
     place = Path(folder)
     path = place / _NAME

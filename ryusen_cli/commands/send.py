@@ -10,7 +10,6 @@ import typer
 
 from ryusen_cli.exits import CliError, Exit, usage
 from ryusen_cli.options import Client, TimeoutOption, client_command, fresh_key, read_argument, read_file, read_stdin
-from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +35,8 @@ def send(
     timeout: TimeoutOption = None,
 ) -> None:
     """Send an event. Without -d or --bytes its data is null."""
+    from ryusen_cli.settings import span_ms
+
     if timeout is not None and not wait:
         raise usage("--timeout goes with --wait", "add --wait")
     limit_ms = span_ms(timeout, "--timeout") if timeout is not None else _WAIT_MS

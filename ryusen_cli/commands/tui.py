@@ -8,8 +8,6 @@ import sys
 import typer
 
 from ryusen_cli.options import Client, ConfigOption, TokenOption, UrlOption, WorkspaceOption
-from ryusen_cli.output import Output
-from ryusen_cli.settings import load
 
 
 def tui(
@@ -21,6 +19,8 @@ def tui(
 ) -> None:
     """Show the dashboard of a server: runs, timelines, what is Unknown, and how to settle it. q leaves."""
     from ryusen_cli.connection import Connection
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
 
     output = Output()
     settings = load("client", config)
@@ -46,6 +46,8 @@ def has_terminal() -> bool:
 
 def _follow(url: str | None, token: str | None, workspace: str | None, config: str | None) -> None:
     from ryusen_cli.following import follow
+    from ryusen_cli.output import Output
+    from ryusen_cli.settings import load
     from ryusen_cli.views.change import change_line
     from ryusen_protocol.changes import Change
 

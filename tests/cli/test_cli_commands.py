@@ -340,6 +340,8 @@ def test_a_short_command_imports_nothing_heavy(arguments: list[str]) -> None:
     assert "ryusen_cli.main" in loaded
     assert not HEAVY & loaded
     assert not {"ryusen_sdk", "ryusen_server"} & loaded
+    if arguments == ["--help"]:
+        assert not {"msgspec", "tomllib", "ryusen_cli.commands.runs"} & loaded  # a list of commands asks for none of them
 
 
 def test_a_function_is_shown_by_its_id_or_with_its_application() -> None:
