@@ -26,7 +26,12 @@ def give_back(name: str) -> None:
 
 
 def await_file(name: str) -> None:
+    """Wait for a file, and print a line as soon as there is one beside it that asks for it."""
+    asked = FOLDER / f"{name}.say"
     while not (FOLDER / name).exists():
+        if asked.exists():
+            asked.unlink()
+            print(f"still waiting for {name}")
         time.sleep(0.01)
 
 

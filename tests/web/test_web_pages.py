@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from ryusen_protocol import words
 from ryusen_protocol.api import UnwindCounts
@@ -204,6 +205,86 @@ def test_an_event_whose_answer_was_lost_is_found_again_after_going_back_closed_i
     expect(dialog).to_contain_text("Accepted before (replayed)")
     assert len(lost.bodies) == 2
     assert len(set(lost.bodies)) == 1
+
+
+@pytest.mark.req("UI-07")
+def test_an_event_whose_answer_was_out_is_owed_over_a_reload_and_is_sent_once(at: Shop) -> None:
+    at.allowed = ("ERR_CONNECTION_RESET", "503")
+    page = at.tab("/events")
+    bodies: list[str] = []
+    answers: list[str] = []
+
+    def route(each: Route) -> None:
+        if each.request.method != "POST":
+            each.fallback()
+            return
+        bodies.append(each.request.post_data or "")
+        if len(bodies) == 1:  # accepted, and the page is gone before it is told
+            answers.append(each.fetch().text())
+        elif len(bodies) == 2:  # whoever is turned away is not told what became of the first
+            each.fulfill(status=503, json={"code": "storage_unavailable", "detail": "the disk is full"})
+        else:
+            each.fallback()
+
+    page.route("**/events", route)
+    dialog = page.get_by_role("dialog")
+    page.keyboard.press("s")
+    dialog.get_by_label("Name", exact=True).fill("nobody/reloaded")
+    dialog.get_by_label("Data, as JSON").fill('{"order": 12345678901234567890}')
+    dialog.get_by_text("Bytes, metadata").click()
+    dialog.get_by_label("Metadata").fill("__proto__=kept")
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    eventually(lambda: page.wait_for_timeout(20) or answers, "the server has accepted it")
+    page.reload()
+    page.get_by_role("button", name="Find out").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("may have been done or not")
+    expect(dialog.get_by_label("Name", exact=True)).to_have_value("nobody/reloaded")
+    expect(dialog.get_by_label("Name", exact=True)).to_be_disabled()
+    again = dialog.get_by_role("button", name="Send again under the same key")
+    again.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("the disk is full")
+    page.reload()
+    page.keyboard.press("s")
+    again.click()
+    expect(dialog).to_contain_text("Accepted before (replayed)")
+    assert len(bodies) == 3
+    assert len(set(bodies)) == 1
+    assert json.loads(bodies[0])["metadata"] == {"__proto__": "kept"}
+    assert [item["name"] for item in at.running.get(f"{W}/events?limit=500")["items"]].count("nobody/reloaded") == 1
+    page.reload()
+    page.wait_for_selector("main[data-state=live]")
+    expect(page.get_by_role("button", name="Find out")).to_have_count(0)
+    page.keyboard.press("s")
+    expect(dialog.get_by_label("Name", exact=True)).to_be_enabled()
+    expect(dialog.get_by_label("Name", exact=True)).to_have_value("")
+
+
+def test_going_back_returns_to_the_row_one_came_from_in_the_list_as_it_was(at: Shop, stands: dict[str, str]) -> None:
+    page = at.tab("/?function=fulfil-order")
+    row = page.get_by_role("link", name=stands["failed"])
+    row.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".state")).to_be_visible()
+    page.get_by_role("link", name="Attempts").click()
+    expect(page).to_have_url(re.compile("tab=attempts$"))
+    page.keyboard.press("Escape")  # past the parts of the run that were looked at
+    expect(page).to_have_url(f"{at.running.url}/?function=fulfil-order")
+    expect(row).to_be_focused()
+    page.go_forward()
+    expect(page.locator(".state")).to_be_visible()
+    page.go_back()
+    expect(row).to_be_focused()
+    row.click()
+    expect(page.locator(".state")).to_be_visible()
+    page.reload()  # the list has to be asked for again
+    page.wait_for_selector("main[data-state=live]")
+    page.go_back()
+    expect(row).to_be_focused()
+    page.keyboard.press("k")
+    moved = page.evaluate("document.activeElement.textContent")
+    new = at.run_of(at.running.send("order/placed", {"order": "behind"}))
+    expect(page.get_by_role("row", name=re.compile(new))).to_contain_text("Succeeded")
+    assert page.evaluate("document.activeElement.textContent") == moved
 
 
 def test_an_unknown_attempt_is_settled_and_an_event_sent_with_the_keyboard_alone(at: Shop) -> None:

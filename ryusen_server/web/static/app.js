@@ -2,8 +2,9 @@
 // they do. Decides nothing about runs.
 
 import { Lost, Refused, ask, segment, token } from "./api.js";
-import { Cancel, Help, Resolve, Send, Token, pendingIntents } from "./dialogs.js";
+import { Cancel, Help, Resolve, Send, Token } from "./dialogs.js";
 import { h, patch } from "./dom.js";
+import { allOwed, owedIn } from "./intents.js";
 import { Live } from "./live.js";
 import { EMPTY, due, looksTheSame, reduce, resourceOf } from "./model.js";
 import * as pages from "./pages.js";
@@ -69,7 +70,9 @@ const context = {
   get ui() { return ui; },
   get acknowledgements() { return acknowledgements; },
   // Attempts that a command was sent for whose answer never came.
-  get owed() { return dialogs.length ? [] : Object.values(pendingIntents()).map((intent) => intent.attempt); },
+  get owed() { return dialogs.length ? [] : allOwed().map((intent) => intent.attempt).filter(Boolean); },
+  // The event that was sent and has no answer, unless it is still out.
+  get owedEvent() { return dialogs.length || sending?.mutation.state === "sending" ? null : owedIn(`${context.root}/events`); },
   // As much of a long list as is drawn so far: the first screen at once, and more with each frame that follows.
   portion(list) {
     if (list.length <= ui.portion) return list;
@@ -309,7 +312,7 @@ function drawNow() {
   $("main").dataset.state = waits ? "loading" : state.stream.state;
   // A page that is gone back to is as long as it was only once its answers are there.
   if (returning !== null) {
-    scrollTo(0, returning);
+    comeBack();
     if (!waits) returning = null;
   }
   document.title = `${unknownCount() ? `? ${unknownCount()} · ` : ""}${route.id ? printable(route.id) : route.page.title} · Ryusen`;
@@ -342,35 +345,55 @@ function header() {
 
 // --- Addresses ---
 
-function navigate(href, { replace = false, still = false } = {}) {
-  if (!still) history.replaceState({ ...history.state, scroll: scrollY }, "");
-  history[replace ? "replaceState" : "pushState"]({ scroll: replace ? scrollY : 0 }, "", context.href(href));
+// An entry of the browser's history holds where its page was scrolled to, the link it was left by, and `behind`: how many entries before it
+// the list lies that one came from.
+function navigate(href, { replace = false, still = false, by = document.activeElement } = {}) {
+  const { behind } = history.state ?? {};
+  if (replace) history.replaceState({ scroll: scrollY, behind }, "", context.href(href));
+  else {
+    history.replaceState({ ...history.state, scroll: scrollY, left: leftBy(by) }, "");
+    history.pushState({ scroll: still ? scrollY : 0, behind: route.id === null ? 1 : behind && behind + 1 }, "", context.href(href));
+  }
   arrive({ still });
 }
 
-function arrive({ still = false, scroll = 0 } = {}) {
+function leftBy(node) {
+  const anchor = $("main").contains(node) ? node.closest("a[href]") ?? node.closest("tr")?.querySelector("[data-row]") : null;
+  return anchor?.getAttribute("href") ?? null;
+}
+
+function arrive({ still = false, scroll = 0, left = null } = {}) {
   const before = { workspace: workspace(), path: route.path, tab: route.query.get("tab") };
   route = read();
   if (before.workspace !== workspace()) return location.reload();
   if (route.path !== before.path) ui = { ...FRESH_UI };
   else if (route.query.get("tab") !== before.tab) ui = { ...ui, rows: ROWS, lines: LINES, portion: PORTION_FIRST };
   // Where a place in it is gone back to, a list is drawn whole.
-  if (scroll) ui = { ...ui, portion: Infinity };
+  if (scroll || left) ui = { ...ui, portion: Infinity };
   want();
   drawNow();
   for (const here of document.querySelectorAll("nav [aria-current]")) here.scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!still) {
-    returning = scroll || null;
+    returning = scroll || left ? { scroll, left } : null;
     scrollTo(0, scroll);
     $("main").focus({ preventScroll: true });
+    if (returning) comeBack();
   }
+}
+
+// To the place a page was left at, and the link it was left by: until it is there, or the reader goes elsewhere.
+function comeBack() {
+  const { scroll, left } = returning;
+  const links = [...$("main").querySelectorAll("a[href]")].filter((each) => each.getAttribute("href") === left);
+  if (left !== null && document.activeElement === $("main")) (links.find((each) => each.hasAttribute("data-row")) ?? links[0])?.focus({ preventScroll: true });
+  scrollTo(0, scroll);
 }
 
 history.scrollRestoration = "manual";
 for (const moved of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(moved, () => { returning = null; }, { passive: true, capture: true });
 addEventListener("popstate", (event) => {
   for (const dialog of dialogs) if (!(dialog instanceof Token)) dialog.close();
-  arrive({ scroll: event.state?.scroll ?? 0 });
+  arrive({ scroll: event.state?.scroll ?? 0, left: event.state?.left ?? null });
 });
 addEventListener("click", (event) => {
   const anchor = event.target.closest?.("a[href]");
@@ -378,7 +401,7 @@ addEventListener("click", (event) => {
   if (anchor.origin !== location.origin || anchor.hash || anchor.pathname.startsWith("/v1/")) return;
   event.preventDefault();
   for (const dialog of dialogs) dialog.close();
-  navigate(anchor.pathname + anchor.search, { still: anchor.hasAttribute("data-still"), replace: false });
+  navigate(anchor.pathname + anchor.search, { still: anchor.hasAttribute("data-still"), by: anchor });
 });
 
 // --- Keys ---
@@ -449,8 +472,10 @@ const KEYS = {
   ...Object.fromEntries(TABS.map(([path], index) => [String(index + 1), () => navigate(path)])),
 };
 
+// To the list one came from, as it was; to the list of all where the page was opened by its address.
 function back() {
-  if (route.path.startsWith("/runs/")) navigate("/");
+  if (route.id !== null && history.state?.behind) history.go(-history.state.behind);
+  else if (route.path.startsWith("/runs/")) navigate("/");
   else if (route.path.startsWith("/events/")) navigate("/events");
   else if (route.query.size) navigate(route.path);
 }

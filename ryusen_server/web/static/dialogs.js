@@ -4,12 +4,14 @@
 
 import { Lost, ask, freshKey, keepToken, segment } from "./api.js";
 import { h } from "./dom.js";
+import { owe, owedIn } from "./intents.js";
 import { acknowledgement } from "./pages.js";
 import { button, eventLink, facts, id, notice, runLink, until, when, word } from "./parts.js";
 import * as say from "./say.js";
 import { NotJson, base64Of, parseTagged } from "./values.js";
 
-const INTENTS = "ryusen-intents";
+// Answers to whoever asks, not to what is asked for: they tell nothing of what became of an earlier request.
+const turnsAway = ({ status }) => [401, 403, 408, 421, 429].includes(status) || status >= 500;
 
 // One request that changes something, and how it stands: ready, sending, lost, refused, done.
 class Mutation {
@@ -24,6 +26,7 @@ class Mutation {
 
   async send(body) {
     if (this.state === "sending" || this.state === "done") return;
+    const inDoubt = this.state === "lost";
     this.body = body;
     this.state = "sending";
     this.context.drawDialogs();
@@ -32,14 +35,17 @@ class Mutation {
       this.state = "done";
     } catch (error) {
       this.error = error;
-      this.state = error instanceof Lost ? "lost" : "refused";
+      this.state = error instanceof Lost || (inDoubt && turnsAway(error)) ? "lost" : "refused";
       this.context.failed(error);
     }
     this.context.drawDialogs();
   }
 
-  again() {
-    return this.send(this.body);
+  // The one whose answer never came.
+  owes(body) {
+    this.body = body;
+    this.state = "lost";
+    this.error = new Lost("an earlier answer never came");
   }
 }
 
@@ -96,15 +102,15 @@ export class Resolve extends Dialog {
     this.typed = "";
     this.mutation = new Mutation(context, `${context.root}/attempts/${segment(attempt.attempt_id)}/resolve`);
     this.intent = null;
+    this.asking = false;
+    this.stale = false;
     this.wide = true;
     this.slot = `${attempt.attempt_id}/${attempt.attempt_generation}`;
-    const pending = pendingIntents()[this.slot];
-    if (pending) {
-      this.intent = pending;
-      this.choice = pending.choice;
-      this.mutation.body = pending.body;
-      this.mutation.state = "lost";
-      this.mutation.error = new Lost("an earlier answer never came");
+    const owed = owedIn(this.slot);
+    if (owed) {
+      this.intent = owed;
+      Object.assign(this, owed.form);
+      this.mutation.owes(owed.body);
     }
     this.refresh();
   }
@@ -117,7 +123,21 @@ export class Resolve extends Dialog {
     return change.records.some((record) => record.run_id === this.attempt.run_id);
   }
 
+  // One at a time, so that an older answer never comes behind a newer one.
   async refresh() {
+    if (this.asking) {
+      this.stale = true;
+      return;
+    }
+    this.asking = true;
+    do {
+      this.stale = false;
+      await this.learn();
+    } while (this.stale);
+    this.asking = false;
+  }
+
+  async learn() {
     try {
       const [latest, run] = await Promise.all([ask(`${this.context.root}/attempts/${segment(this.attempt.attempt_id)}`), ask(`${this.context.root}/runs/${segment(this.attempt.run_id)}`)]);
       this.latest = latest;
@@ -162,13 +182,14 @@ export class Resolve extends Dialog {
       if (this.intent?.said !== said) {
         const key = freshKey();
         const body = JSON.stringify({ version: 1, attempt_id: this.attempt.attempt_id, attempt_generation: this.attempt.attempt_generation, idempotency_key: key, command });
-        this.intent = { said, key, body, choice: this.choice, attempt: this.attempt };
+        const { choice, result, category, message, retryable, typed } = this;
+        this.intent = { said, body, attempt: this.attempt, form: { choice, result, category, message, retryable, typed } };
       }
     }
-    keepIntent(this.slot, this.intent);
+    owe(this.slot, this.intent);
     await this.mutation.send(this.intent.body);
     if (this.mutation.state === "lost") return;
-    keepIntent(this.slot, null);
+    owe(this.slot, null);
     if (this.mutation.state === "done") this.context.acknowledged(this.attempt, this.mutation.answer);
     else this.refresh();
     this.context.changed(this.attempt.run_id);
@@ -255,22 +276,6 @@ export class Resolve extends Dialog {
   }
 }
 
-// An answer that was lost is still owed when the dialog, or the page, is opened again.
-export function pendingIntents() {
-  try {
-    return JSON.parse(sessionStorage.getItem(INTENTS) ?? "{}");
-  } catch {
-    return {};
-  }
-}
-
-function keepIntent(slot, intent) {
-  const intents = pendingIntents();
-  if (intent) intents[slot] = intent;
-  else delete intents[slot];
-  sessionStorage.setItem(INTENTS, JSON.stringify(intents));
-}
-
 // --- Send ---
 
 export class Send extends Dialog {
@@ -282,8 +287,13 @@ export class Send extends Dialog {
     this.own = "";
     this.file = null;
     this.wide = true;
-    this.mutation = new Mutation(context, `${context.root}/events`);
-    this.intent = null;
+    this.slot = `${context.root}/events`;
+    this.mutation = new Mutation(context, this.slot);
+    this.intent = owedIn(this.slot);
+    if (this.intent) {
+      Object.assign(this, this.intent.form);
+      this.mutation.owes(this.intent.body);
+    }
     this.functions = [];
     this.learn();
   }
@@ -299,14 +309,16 @@ export class Send extends Dialog {
 
   request() {
     if (!this.name) return { why: "An event has a name." };
-    const metadata = {};
+    const metadata = new Map();
     for (const line of this.metadata.split("\n").filter((each) => each.trim())) {
       const at = line.indexOf("=");
-      if (at < 1) return { why: `Metadata is one name=value a line, not ${say.printable(line.slice(0, 40))}.`, wrong: true };
-      metadata[line.slice(0, at).trim()] = line.slice(at + 1).trim();
+      const name = line.slice(0, Math.max(0, at)).trim();
+      if (!name) return { why: `Metadata is one name=value a line, not ${say.printable(line.slice(0, 40))}.`, wrong: true };
+      if (metadata.has(name)) return { why: `Metadata has ${say.printable(name.slice(0, 40))} twice.`, wrong: true };
+      metadata.set(name, line.slice(at + 1).trim());
     }
     let content;
-    if (this.file) content = `"payload_base64":${JSON.stringify(base64Of(this.file.bytes))}`;
+    if (this.file) content = `"payload_base64":"${this.file.base64}"`;
     else {
       try {
         parseTagged(this.data);
@@ -317,7 +329,7 @@ export class Send extends Dialog {
       // The text itself is sent: read and written again, a number could lose digits.
       content = `"data":${this.data}`;
     }
-    return { said: `{"name":${JSON.stringify(this.name)},${content},"metadata":${JSON.stringify(metadata)}` };
+    return { said: `{"name":${JSON.stringify(this.name)},${content},"metadata":${JSON.stringify(Object.fromEntries(metadata))}` };
   }
 
   async submit() {
@@ -325,9 +337,15 @@ export class Send extends Dialog {
     if (this.mutation.state !== "lost") {
       const { said } = this.request();
       if (!said) return;
-      if (this.intent?.said !== said || this.intent.own !== this.own) this.intent = { said, own: this.own, body: `${said},"idempotency_key":${JSON.stringify(this.own || freshKey())}}` };
+      const keyed = `${said},"idempotency_key":`;
+      if (!this.intent?.body.startsWith(keyed) || this.intent.form.own !== this.own) {
+        const { name, data, metadata, own, file } = this;
+        this.intent = { body: `${keyed}${JSON.stringify(own || freshKey())}}`, form: { name, data, metadata, own, file } };
+      }
     }
+    owe(this.slot, this.intent);
     await this.mutation.send(this.intent.body);
+    if (this.mutation.state !== "lost") owe(this.slot, null);
     if (this.mutation.state === "done") this.context.changed(null);
   }
 
@@ -341,7 +359,7 @@ export class Send extends Dialog {
       h("fieldset", { disabled: locked }, h("legend.unseen", null, "The event"),
         field("Name", h("input", { name: "name", value: this.name, list: "event-names", autocomplete: "off", required: true, "data-first": true, oninput: (event) => this.set({ name: event.target.value }) })),
         h("datalist", { id: "event-names" }, names.map((name) => h("option", { key: name, value: name }))),
-        this.file ? h("p", null, "Payload: ", h("strong", null, say.printable(this.file.name)), `, ${this.file.bytes.length} bytes `, button("Use JSON instead", () => this.set({ file: null }), { class: "small" }))
+        this.file ? h("p", null, "Payload: ", h("strong", null, say.printable(this.file.name)), `, ${this.file.size} bytes `, button("Use JSON instead", () => this.set({ file: null }), { class: "small" }))
           : field("Data, as JSON", h("textarea", { name: "data", rows: 6, spellcheck: "false", value: this.data, oninput: (event) => this.set({ data: event.target.value }) })),
         h("details", null, h("summary", null, "Bytes, metadata, idempotency key"),
           field("Send a file's bytes instead", h("input", { name: "file", type: "file", onchange: (event) => this.read(event.target.files[0]) })),
@@ -351,6 +369,7 @@ export class Send extends Dialog {
       lostNotice(mutation, "The event", "Send it again: under the same key it is accepted once."), refusedNotice(mutation),
       !locked && why && (wrong || this.name) ? h(`p.hint${wrong ? ".tone-bad" : ""}`, { "aria-live": "polite" }, why) : null,
       h("div.buttons", null, button(mutation.state === "done" ? "Close" : "Cancel", () => this.close(), { key: "close" }),
+        mutation.state === "lost" ? button("Forget it", () => this.forget(), { key: "forget" }) : null,
         mutation.state === "done" ? button("Send another", () => this.another(), { key: "another" })
           : h("button.primary", { type: "submit", key: "send", "data-confirm": true, disabled: mutation.state === "sending" || (mutation.state !== "lost" && Boolean(why)) },
             mutation.state === "sending" ? "Sending…" : mutation.state === "lost" ? "Send again under the same key" : "Send")));
@@ -366,7 +385,13 @@ export class Send extends Dialog {
   }
 
   async read(file) {
-    if (file) this.set({ file: { name: file.name, bytes: new Uint8Array(await file.arrayBuffer()) } });
+    if (file) this.set({ file: { name: file.name, size: file.size, base64: base64Of(new Uint8Array(await file.arrayBuffer())) } });
+  }
+
+  // What became of it stays open; the next one is another intent.
+  forget() {
+    owe(this.slot, null);
+    this.another();
   }
 
   another() {

@@ -27,6 +27,9 @@ const runsKey = (context, route) => {
   return of(context, "runs", `/runs${query({ ...filters, cursor: route.query.get("cursor"), limit: LIST })}`);
 };
 
+const owedEvent = (context) => context.owedEvent && notice("warn", "An answer was lost", `the event ${say.printable(context.owedEvent.form.name)} may have been accepted or not.`, null,
+  h("p", null, button("Find out", () => context.openSend())));
+
 export const runs = {
   title: "Runs",
   wants: (context, route) => [runsKey(context, route)],
@@ -36,6 +39,7 @@ export const runs = {
     const filtered = FILTERS.some((name) => route.query.get(name));
     return [
       h("div.heading", null, h("h1", null, "Runs"), button("Send an event", () => context.openSend(), { class: "primary" })),
+      owedEvent(context),
       filters(context, route),
       looked(lookOf(state, resource), resource, {
         what: "runs",
@@ -164,6 +168,7 @@ export const events = {
     const resource = resourceOf(state, eventsKey(context, route).key);
     return [
       h("div.heading", null, h("h1", null, "Events"), button("Send an event", () => context.openSend(), { class: "primary" })),
+      owedEvent(context),
       h("form.filters", { role: "search", "aria-label": "Filter events", onsubmit: (event) => event.preventDefault() },
         h("label", null, h("span", null, "Name"), h("input", { name: "name", type: "search", value: route.query.get("name") ?? "", placeholder: "exact name  /",
           "data-filter": true, autocomplete: "off", spellcheck: "false", oninput: (event) => context.filter("name", event.target.value, { typed: true }) }))),
