@@ -20,6 +20,7 @@ from ryusen_sdk.effects import LoopAndPool
 from ryusen_sdk.event import Event
 from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import current_pass
+from ryusen_sdk.standing import Body
 from ryusen_sdk.step import Step, SyncStep
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ryusen_protocol.invocation import Invocation
     from ryusen_sdk.manifest import Function, Registry
+    from ryusen_sdk.standing import Standing
     from ryusen_sdk.threads import ThreadPool
 
 _log: Final = logging.getLogger("ryusen.sdk")
@@ -46,13 +48,24 @@ Answer = bytes | Stopped
 
 
 class Host:
-    """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code, `effects` callbacks, if not as usual."""
+    """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code, `effects` callbacks, if not as usual.
 
-    def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop, pool: ThreadPool, effects: LoopAndPool | None = None) -> None:
+    With `standing` a coroutine may stay at the step where its pass has stopped, and the run's next invocation goes on there.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        loop: asyncio.AbstractEventLoop,
+        pool: ThreadPool,
+        effects: LoopAndPool | None = None,
+        standing: Standing | None = None,
+    ) -> None:
         self._registry = registry
         self._loop = self.loop = loop
         self._pool = pool
         self._effects = effects or LoopAndPool(loop, pool)
+        self._standing = standing
         self._tasks: set[asyncio.Task[None]] = set()
         """A loop holds its tasks weakly."""
         self._event_types: dict[str, type[object] | None] = {}
@@ -89,23 +102,44 @@ class Host:
 
     def _start_async(self, started: list[tuple[Function, Invocation]], done: Callable[[Invocation, Answer], None]) -> None:
         for function, invocation in started:
-            task = self._loop.create_task(self._run_async(function, invocation, done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if self._standing is None or not self._standing.goes_on(function, invocation, done):
+                self.begin(function, invocation, done)
 
-    async def _run_async(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        pass_ = Pass(invocation, self._effects, self._registry)
+    def begin(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
+        """Answers an invocation of an async function from its first line. On the user loop."""
+        body = Body(function, invocation, done, self, self._standing)
+        body.task = self._loop.create_task(self._run_async(body))
+        self._tasks.add(body.task)
+        body.task.add_done_callback(self._tasks.discard)
+
+    async def _run_async(self, body: Body) -> None:
+        pass_ = body.pass_ = Pass(body.invocation, self._effects, self._registry, body)
         current_pass.set(pass_)
-        lines = self._listen(invocation)
+        self.listen(body)
         try:
-            result = await function.call(self._event(function, invocation), Step(pass_))
+            result = await body.function.call(self._event(body.function, body.invocation), Step(pass_))
         except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
             await _callback_ended(pass_)
-            outcome = pass_.raised(error)
+            pass_.raised(error)
         else:
             await _callback_ended(pass_)
-            outcome = pass_.returned(result)
-        done(invocation, _answer(invocation, pass_, outcome, lines))
+            pass_.returned(result)
+        self.answered(body)
+
+    def answered(self, body: Body) -> None:
+        """Gives the answer of a body's pass to whoever waits for it, if it was not given where the body stood."""
+        done, body.done = body.done, None
+        if done is not None and body.pass_ is not None:
+            done(body.invocation, _answer(body.invocation, body.pass_, body.pass_.answer, body.lines))
+
+    def listen(self, body: Body) -> None:
+        """Keeps what the body's callback prints, if its invocation is an effect's. In the context of the body."""
+        body.lines = self._listen(body.invocation)
+
+    async def end_standing(self) -> None:
+        """Ends every body that only waits for its run's next invocation, and lets it unwind."""
+        if self._standing is not None:
+            await self._standing.end_all()
 
     def _start_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
         def work() -> None:

@@ -10,7 +10,8 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from ryusen_protocol.invocation import CompensationTarget
+from ryusen_protocol.invocation import CompensationTarget, ForwardTarget
+from ryusen_protocol.outcome import Declared, Succeeded
 from ryusen_sdk.convert import to_wire
 from ryusen_sdk.errors import ConversionError, MisuseError, StepFailed, attempt_timeout, invalid_result, record_of
 from ryusen_sdk.machine import NULL_RESULT, Boundary, Execute, Machine, PassOver, Raise, Replay, Stop
@@ -18,7 +19,7 @@ from ryusen_sdk.operation import current_operation, current_pass
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     import msgspec
 
@@ -74,6 +75,18 @@ class Effects(Protocol):
         ...
 
 
+class Keeper(Protocol):
+    """Keeps a body at the step where its pass has stopped, until the run's next invocation; supplied by the host."""
+
+    def may_stand(self) -> bool:
+        """Whether the body may wait here, called at a step of it."""
+        ...
+
+    def stand(self, boundary: Boundary) -> Generator[Any, Any, Invocation]:
+        """Gives the pass's answer, and waits for the invocation that goes on here. Raises `PassStopped` if there is none."""
+        ...
+
+
 class Invocable(Protocol):
     """A function that a run may invoke."""
 
@@ -93,24 +106,30 @@ class Functions(Protocol):
 
 
 class Pass:
-    """The state of one invocation between body, machine and host. Belongs to one body; not shared between threads."""
+    """The state of an invocation between body, machine and host. Belongs to one body; not shared between threads.
+
+    It answers one invocation; or, with a keeper, one after the other, where the body goes on at the step at which it stopped.
+    """
 
     __slots__ = (
         "_answer",
         "_forgotten",
+        "_goes_on_at",
         "_is_executing",
         "_is_over",
+        "_keeper",
         "_machine",
         "_opened",
         "effects",
         "executing",
         "functions",
         "invocation",
+        "is_disturbed",
         "open_calls",
         "shutdown",
     )
 
-    def __init__(self, invocation: Invocation, effects: Effects, functions: Functions) -> None:
+    def __init__(self, invocation: Invocation, effects: Effects, functions: Functions, keeper: Keeper | None = None) -> None:
         self.invocation = invocation
         self.effects = effects
         self.functions = functions
@@ -128,6 +147,11 @@ class Pass:
         self._machine = Machine(invocation)
         self._answer: OutcomeBody | None = None
         self._is_executing = False
+        self._keeper = keeper
+        self._goes_on_at: Boundary | None = None
+        """The step that the pass has stopped at, if the run's next invocation can go on there."""
+        self.is_disturbed = False
+        """A step was met after the pass had stopped: whoever met it has ended, and would not have in a pass that goes on."""
 
     @property
     def is_discovery(self) -> bool:
@@ -170,6 +194,7 @@ class Pass:
         if self._is_over:
             raise MisuseError(f"step {boundary.step_id!r} is called after its function has ended; await every step before it returns")
         if self._answer is not None or self.shutdown is not None:
+            self.is_disturbed = True
             raise PassStopped
         if self._is_executing:
             raise MisuseError(f"step {boundary.step_id!r} is called while a callback runs; steps belong to the function body")
@@ -179,8 +204,26 @@ class Pass:
         reaction = self._machine.meet(boundary)
         if isinstance(reaction, Stop):
             self._answer = reaction.outcome
+            if isinstance(reaction.outcome, Declared):
+                self._goes_on_at = boundary
             raise PassStopped
         return reaction
+
+    def may_stand(self, boundary: Boundary) -> bool:
+        """Whether the body, stopped at this boundary, may `stand` there. Nothing else of it may be under way."""
+        is_quiet = self._goes_on_at is boundary and not self.open_calls and self._forgotten is None
+        return is_quiet and self._keeper is not None and self._keeper.may_stand()
+
+    def stand(self, boundary: Boundary) -> Generator[Any, Any, None]:
+        """Answers, and waits for the invocation that goes on at this boundary, which is then to be met again. Or the stop signal."""
+        if self._keeper is None:
+            raise PassStopped
+        self.invocation = yield from self._keeper.stand(boundary)
+        self._machine.go_on(self.invocation, boundary)
+        self._answer = None
+        self._goes_on_at = None
+        self._is_executing = False
+        self.executing = None
 
     def refuse_inside_callback(self, step_id: str) -> None:
         """A callback that calls a step would wait for itself."""
@@ -199,12 +242,14 @@ class Pass:
         """The target's callback starts in a sync body."""
         self._is_executing = True
 
-    def called(self, step_id: str, result: object, convert: Callable[[object], msgspec.Raw]) -> NoReturn:
+    def called(self, boundary: Boundary, result: object, convert: Callable[[object], msgspec.Raw]) -> NoReturn:
         """The target's callback returned: its result is recorded, and the pass is over."""
         try:
             outcome = self._machine.succeeded(_converted(result, convert))
         except ConversionError as refused:
-            outcome = self._unportable(f"the result of step {step_id!r}", refused)
+            outcome = self._unportable(f"the result of step {boundary.step_id!r}", refused)
+        if isinstance(outcome, Succeeded) and isinstance(self.invocation.target, ForwardTarget):
+            self._goes_on_at = boundary
         self._settle(outcome)
 
     def failed(self, error: BaseException) -> NoReturn:

@@ -168,6 +168,21 @@ class Machine:
         self._seen[step_id] = boundary
         return success
 
+    def go_on(self, invocation: Invocation, boundary: Boundary) -> None:
+        """The body has stood at this boundary since the last invocation's answer, and is to meet it again for this one.
+
+        Its history has to begin with the last one's.
+        """
+        self._target = invocation.target
+        self._run_failure = invocation.run.failure
+        steps = invocation.history.steps
+        for entry in steps[len(self._history) :]:
+            self._history[entry.step_id] = entry
+        self._newest = steps[-1].step_id if steps else None
+        self._seen.pop(boundary.step_id, None)
+        self._suspended = None
+        self._is_replaying_alike = not isinstance(self._target, CompensationTarget)
+
     def returned(self, result: msgspec.Raw) -> OutcomeBody:
         """The body ended with this value."""
         return Completed(result) if self.is_discovery else self._missing("not_met")

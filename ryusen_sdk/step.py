@@ -64,13 +64,17 @@ class StepCall(Coroutine[Any, Any, R]):
         recorded = pass_.replayed(boundary)
         if recorded is not None:
             return cast("R", boundary.read(recorded))
-        try:
-            reaction = pass_.meet(boundary)
-            if isinstance(reaction, Execute):
-                return (yield from self._execute(reaction).__await__())
-        except PassStopped:
-            _expected_of_task()
-            raise
+        while True:
+            try:
+                reaction = pass_.meet(boundary)
+                if isinstance(reaction, Execute):
+                    return (yield from self._execute(reaction).__await__())
+                break
+            except PassStopped:
+                if not pass_.may_stand(boundary):
+                    _expected_of_task()
+                    raise
+            yield from pass_.stand(boundary)
         if isinstance(reaction, Replay):
             return cast("R", boundary.read(reaction.value))
         if isinstance(reaction, PassOver):
@@ -86,7 +90,7 @@ class StepCall(Coroutine[Any, Any, R]):
         except BaseException as error:  # noqa: BLE001 - whatever a callback raises is its failure
             pass_.failed(error)
         else:
-            pass_.called(self._boundary.step_id, result, self._boundary.recorder(reaction))
+            pass_.called(self._boundary, result, self._boundary.recorder(reaction))
         finally:
             finished.set()
 
@@ -371,7 +375,7 @@ class SyncStep:
                 except BaseException as error:  # noqa: BLE001 - whatever a callback raises is its failure
                     pass_.failed(error)
                 else:
-                    pass_.called(boundary.step_id, result, boundary.recorder(reaction))
+                    pass_.called(boundary, result, boundary.recorder(reaction))
 
 
 def _refuse_in_coroutine(step_id: str) -> None:

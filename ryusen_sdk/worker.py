@@ -28,6 +28,7 @@ from ryusen_sdk.errors import MisuseError
 from ryusen_sdk.host import Host
 from ryusen_sdk.line import Line, Server, Timings
 from ryusen_sdk.session import Session, WorkerFacts
+from ryusen_sdk.standing import Standing
 from ryusen_sdk.status import OnStatus, WorkerStatus
 from ryusen_sdk.threads import ThreadPool
 
@@ -75,7 +76,8 @@ class Worker:
         """
         manifest = self._app.manifest()
         pool = ThreadPool(self._capacity)
-        host = Host(self._app.registry, asyncio.get_running_loop(), pool)
+        loop = asyncio.get_running_loop()
+        host = Host(self._app.registry, loop, pool, standing=Standing(loop))
         host.check()
         facts = WorkerFacts(
             scope=self._app.scope,
@@ -95,6 +97,7 @@ class Worker:
             line.start()
             try:
                 await asyncio.wrap_future(line.ended)
+                await host.end_standing()
             finally:
                 line.stop()
                 host.abandon()

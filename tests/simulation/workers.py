@@ -22,6 +22,7 @@ from ryusen_sdk.host import Host
 from ryusen_sdk.line import Line, Server, Timings
 from ryusen_sdk.manifest import Manifest, Registry, manifest_of
 from ryusen_sdk.session import Session, WorkerFacts
+from ryusen_sdk.standing import Standing
 from tests.simulation.network import End, WorkerSocket
 from tests.simulation.outside import Outside
 from tests.simulation.programs import Release, function_of
@@ -107,7 +108,9 @@ class Worker:
             runtime=SOFTWARE,
         )
         self.session = Session(facts)
-        host = Host(registry, loop, _NoPool())  # type: ignore[arg-type]
+        # Runs here are short: their bodies stand from the first step on, and go one step, a few, or as many as they have in one go.
+        standing = Standing(loop, steps_min=0, stretch_max=chance.choice((0, 1, 3, 100)))
+        host = Host(registry, loop, _NoPool(), standing=standing)  # type: ignore[arg-type]
         self.line = Line(
             Server("http://simulated", "ws://simulated", None, publishes=False), self.session, manifest, host, _ignore, Timings()
         )

@@ -1,0 +1,587 @@
+"""Bodies that stand at a step: what goes on in them, what ends them, and that nobody can tell the difference."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from ryusen_protocol.codec import decode_invocation
+from ryusen_protocol.invocation import FullHistory, Invocation
+from ryusen_sdk import Event, Failure, Ryusen, Step, StepFailed, Terminal, run_logger
+from ryusen_sdk import standing as standing_module
+from ryusen_sdk.host import Answer, Host
+from ryusen_sdk.operation import operation
+from ryusen_sdk.standing import Standing
+from ryusen_sdk.threads import ThreadPool
+from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, forward, number, text
+
+Function = Callable[[Event, Any], Any]
+
+
+class Process:
+    """A worker's host, and a run that moves on it as a server would have it move."""
+
+    def __init__(self, body: Function, standing: Standing | None) -> None:
+        app = Ryusen("shop")
+        app.function(id="fulfil")(body)
+        self.standing = standing
+        self.pool = ThreadPool(2)
+        self.loop = asyncio.get_running_loop()
+        self.host = Host(app.registry, self.loop, self.pool, standing=standing)
+        self.history: list[JsonDict] = []
+        self._last: Invocation | None = None
+
+    def begin(self, document: JsonDict, *, whole: bool = False) -> asyncio.Future[JsonDict]:
+        """The outcome to come. The entries of its history are those of the last invocation, as in a delta, unless `whole`."""
+        invocation = decode_invocation(json.dumps(document))
+        steps = invocation.history.steps
+        if self._last is not None and not whole:
+            before = self._last.history.steps
+            same = list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, steps, strict=False)))
+            steps = [*(old for old, _ in same), *steps[len(same) :]]
+        history = FullHistory(f"sha256:{json.dumps(document['history']['steps'])}", steps)
+        self._last = invocation = msgspec.structs.replace(invocation, history=history)
+        given: asyncio.Future[JsonDict] = self.loop.create_future()
+
+        def finish(_invocation: Invocation, answer: Answer) -> None:
+            assert isinstance(answer, bytes), answer
+            self.loop.call_soon_threadsafe(given.set_result, json.loads(answer))
+
+        self.host.start([invocation], finish)
+        return given
+
+    async def ask(self, document: JsonDict, *, whole: bool = False) -> JsonDict:
+        async with asyncio.timeout(10):
+            return (await self.begin(document, whole=whole))["outcome"]
+
+    async def discover(self) -> JsonDict:
+        return await self.ask(discovery(*self.history))
+
+    async def step(self) -> JsonDict:
+        """One `run` step from its declaration to its record; its outcome."""
+        declared = await self.discover()
+        assert declared["type"] == "declared", declared
+        step_id = declared["declaration"]["step_id"]
+        outcome = await self.ask(forward(step_id, *self.history))
+        assert outcome["type"] == "succeeded", outcome
+        self.history.append(done(step_id, outcome["result"]))
+        return outcome
+
+
+@asynccontextmanager
+async def process(body: Function, **options: Any) -> AsyncGenerator[Process]:
+    made = Process(body, Standing(asyncio.get_running_loop(), **{"steps_min": 0, **options}))
+    yield made
+    async with asyncio.timeout(10):
+        await made.host.end_standing()
+    made.host.abandon()
+    made.pool.close()
+
+
+@dataclass
+class Seen:
+    """What a body did."""
+
+    begun: int = 0
+    ended: int = 0
+    called: list[str] = field(default_factory=list[str])
+
+
+def linear(seen: Seen, count: int = 5) -> Function:
+    async def body(_event: Event, step: Step) -> int:
+        seen.begun += 1
+        total = 0
+        try:
+            for place in range(count):
+                total += await step.run(f"s{place}", call, place, compensate=call)
+        finally:
+            seen.ended += 1
+        return total
+
+    def call(place: int, *_: object) -> int:
+        seen.called.append(f"{operation().step_id}:{operation().attempt}")
+        return place
+
+    return body
+
+
+async def test_a_run_goes_on_where_its_body_stands() -> None:
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        for _ in range(5):
+            await worker.step()
+        assert await worker.discover() == {"type": "completed", "result": number(10)}
+    assert seen == Seen(begun=1, ended=1, called=[f"s{place}:1" for place in range(5)])
+
+
+async def test_a_run_with_few_steps_is_replayed_and_so_is_one_that_has_gone_far_in_one_go() -> None:
+    seen = Seen()
+    async with process(linear(seen), steps_min=3) as worker:
+        for _ in range(3):
+            await worker.step()
+        assert seen.begun == 6, "each pass begins at the first line"
+        await worker.step()
+        await worker.step()
+        assert seen.begun == 7
+    seen = Seen()
+    async with process(linear(seen), stretch_max=3) as worker:
+        for _ in range(4):
+            await worker.step()
+        assert (seen.begun, seen.ended) == (2, 2), "the fourth answer ends it"
+
+
+async def test_a_recorded_result_counts_and_not_what_the_callback_returned() -> None:
+    told: list[object] = []
+
+    async def body(_event: Event, step: Step) -> None:
+        items = await step.run("s0", lambda: ["of", "the", "callback"])
+        told.append(items)
+        await step.run("s1", str)
+
+    async with process(body) as worker:
+        await worker.discover()
+        assert (await worker.ask(forward("s0")))["type"] == "succeeded"
+        worker.history.append(done("s0", {"type": "array", "value": [text("recorded")]}))
+        assert (await worker.discover())["declaration"]["step_id"] == "s1"
+    assert told == [["recorded"]]
+
+
+def other_history(worker: Process) -> JsonDict:
+    return discovery(done("s0", number(100)), done("s1", number(1)), done("s2", number(2)))
+
+
+def shorter_history(worker: Process) -> JsonDict:
+    return discovery(*worker.history[:1])
+
+
+def nothing_new(worker: Process) -> JsonDict:
+    return discovery(*worker.history)
+
+
+def next_step(worker: Process) -> JsonDict:
+    return discovery(*worker.history, done("s2", number(2)))
+
+
+UNFIT: dict[str, tuple[Callable[[Process], JsonDict], bool, JsonDict]] = {
+    "history that is another": (other_history, False, {"declared": "s3"}),
+    "history of another instance": (next_step, True, {"declared": "s3"}),
+    "history that is shorter": (shorter_history, False, {"declared": "s1"}),
+    "the same pass again": (nothing_new, False, {"declared": "s2"}),
+    "another step's target": (lambda worker: forward("s3", *worker.history), False, {"target_not_found": "hidden"}),
+    "compensation": (lambda worker: compensation("s1", *worker.history, result=number(1)), False, {"succeeded": None}),
+    "target with news": (lambda worker: forward("s2", *worker.history, done("x", NULL)), False, {"succeeded": None}),
+    "news of another step": (lambda worker: discovery(*worker.history, done("x", NULL)), False, {"declared": "s2"}),
+    "the step as another kind": (
+        lambda worker: discovery(*worker.history, done("s2", NULL, "timer")),
+        False,
+        {"definition_blocked": "declaration_conflict"},
+    ),
+}
+
+
+@pytest.mark.req("SDK-09")
+@pytest.mark.parametrize("case", UNFIT)
+async def test_what_does_not_follow_begins_at_the_first_line(case: str) -> None:
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        await worker.step()
+        await worker.step()
+        await worker.discover()
+        assert seen.begun == 1
+        make, whole, expected = UNFIT[case]
+        outcome = await worker.ask(make(worker), whole=whole)
+        await asyncio.sleep(0)
+        assert seen.begun == 2
+        assert seen.ended >= 1, "the body that stood has unwound"
+    (kind, detail), *_ = expected.items()
+    assert outcome["type"] == kind
+    assert detail is None or detail in {outcome.get("reason"), outcome.get("declaration", {}).get("step_id")}
+
+
+async def test_a_step_that_ran_goes_on_only_with_its_success_on_record() -> None:
+    """A record says that it failed though its callback returned: what the callback may have left behind is not gone on with."""
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        await worker.discover()
+        assert (await worker.ask(forward("s0")))["type"] == "succeeded"
+        assert (await worker.ask(discovery(failed("s0"))))["type"] == "uncaught"
+        assert seen.begun == 2
+
+
+async def test_a_step_that_ran_and_is_to_run_again_begins_at_the_first_line() -> None:
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        await worker.discover()
+        await worker.ask(forward("s0"))
+        await worker.ask(forward("s0", attempt=2))
+        assert seen.begun == 2
+        assert seen.called == ["s0:1", "s0:2"]
+
+
+async def test_a_result_that_cannot_be_recorded_ends_its_body() -> None:
+    seen = Seen()
+
+    async def body(_event: Event, step: Step) -> None:
+        seen.begun += 1
+        try:
+            await step.run("s0", object)
+        finally:
+            seen.ended += 1
+
+    async with process(body) as worker:
+        await worker.discover()
+        assert (await worker.ask(forward("s0")))["failure"]["category"] == "sdk.invalid_result"
+        assert seen == Seen(begun=1, ended=1)
+
+
+async def test_a_body_that_forgot_a_step_does_not_stand() -> None:
+    seen = Seen()
+
+    async def body(_event: Event, step: Step) -> None:
+        seen.begun += 1
+        step.run("forgotten", str)  # pyright: ignore[reportUnusedCoroutine] - the case
+        await step.run("s0", str)
+
+    async with process(body) as worker:
+        assert (await worker.ask(forward("s0")))["type"] == "succeeded"
+        assert "never awaited" in (await worker.ask(discovery(done("s0", NULL))))["failure"]["message"]
+        assert seen.begun == 2
+
+
+async def test_a_failed_callback_ends_its_body() -> None:
+    seen = Seen()
+    attempts = 0
+
+    async def body(_event: Event, step: Step) -> str:
+        seen.begun += 1
+        given: list[str] = []
+        try:
+            return await step.run("s0", unlucky, given)
+        finally:
+            seen.ended += 1
+
+    def unlucky(given: list[str]) -> str:
+        nonlocal attempts
+        attempts += 1
+        given.append("left behind by a failed attempt")
+        if attempts == 1:
+            raise Failure("no", retryable=True)
+        return " ".join(given)
+
+    async with process(body) as worker:
+        await worker.discover()
+        assert (await worker.ask(forward("s0")))["type"] == "callback_failed"
+        assert seen == Seen(begun=1, ended=1)
+        assert (await worker.ask(forward("s0", attempt=2)))["result"] == text("left behind by a failed attempt")
+        assert seen.begun == 2
+
+
+async def test_waits_and_their_failures_reach_a_body_that_stands() -> None:
+    seen = Seen()
+
+    async def body(_event: Event, step: Step) -> str:
+        seen.begun += 1
+        await step.sleep("nap", "1h")
+        try:
+            await step.wait_for_event("answer", "answered", timeout="1h")
+        except StepFailed as error:
+            return error.category
+        return "came"
+
+    async with process(body) as worker:
+        await worker.discover()
+        worker.history.append(done("nap", NULL, "timer"))
+        await worker.discover()
+        worker.history.append(failed("answer", "sdk.timeout", kind="event_wait"))
+        assert (await worker.discover())["result"] == text("sdk.timeout")
+    assert seen.begun == 1
+
+
+async def test_duplicate_ids_are_found_over_the_passes_of_one_body() -> None:
+    async def body(_event: Event, step: Step) -> None:
+        await step.run("same", str)
+        await step.run("same", str)
+
+    async with process(body) as worker:
+        await worker.step()
+        blocked = await worker.discover()
+    assert blocked["type"] == "definition_blocked"
+    assert blocked["first"]["line"] + 1 == blocked["duplicate"]["line"]
+
+
+async def test_a_body_stands_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing_module, "WAIT_S", 0.01)
+    seen = Seen()
+    ended = asyncio.Event()
+    counting = linear(seen)
+
+    async def body(event: Event, step: Step) -> None:
+        try:
+            await counting(event, step)
+        finally:
+            ended.set()
+
+    async with process(body) as worker:
+        await worker.step()
+        async with asyncio.timeout(10):
+            await ended.wait()
+        await worker.step()
+        assert seen.begun == 2
+
+
+async def test_so_many_bodies_stand_and_the_one_that_stood_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing_module, "BODIES_MAX", 2)
+    begun: list[str] = []
+
+    async def body(event: Event, step: Step) -> None:
+        begun.append(event.run_id)
+        await step.run("s0", str)
+        await step.run("s1", str)
+
+    def of(run: str, document: JsonDict) -> JsonDict:
+        return {**document, "run": {**document["run"], "run_id": run}}
+
+    async with process(body) as worker:
+        for run in ("rn_a", "rn_b", "rn_c"):
+            await worker.ask(of(run, discovery()), whole=True)
+        for run in ("rn_c", "rn_b", "rn_a"):
+            await worker.ask(of(run, forward("s0")), whole=True)
+        assert begun == ["rn_a", "rn_b", "rn_c", "rn_a"]
+
+
+async def test_steps_of_tasks_beside_the_body_are_never_stood_at() -> None:
+    """Neither gathered ones, nor any while another call waits, nor a body that a task of its own met a step beside."""
+    begun: list[str] = []
+
+    async def gathered(_event: Event, step: Step) -> None:
+        begun.append("gathered")
+        await asyncio.gather(step.run("s0", str), step.run("s1", str))
+
+    async def open_call(_event: Event, step: Step) -> None:
+        begun.append("open")
+        later = step.run("s1", str)
+        await step.run("s0", str)
+        await later
+
+    for body in (gathered, open_call):
+        async with process(body) as worker:
+            await worker.step()
+            await worker.step()
+            assert (await worker.discover())["type"] == "completed"
+    assert begun == ["gathered"] * 5 + ["open"] * 3, "an open call is no more than one step's matter"
+
+    begun.clear()
+    meets: list[asyncio.Event] = []
+
+    async def disturbed(_event: Event, step: Step) -> None:
+        begun.append("disturbed")
+        meets.append(asyncio.Event())
+
+        async def beside(meet: asyncio.Event) -> None:
+            await meet.wait()
+            await step.run("beside", str)
+
+        task = asyncio.create_task(beside(meets[-1]))
+        await step.run("s0", str)
+        await task
+
+    async with process(disturbed) as worker:
+        await worker.discover()
+        meets[0].set()
+        await asyncio.sleep(0.01)
+        assert (await worker.ask(forward("s0")))["type"] == "succeeded"
+        assert begun == ["disturbed"] * 2
+
+
+async def test_a_timeout_around_a_step_ends_a_body_that_stands_and_fails_nothing() -> None:
+    seen = Seen()
+
+    async def body(_event: Event, step: Step) -> str:
+        seen.begun += 1
+        async with asyncio.timeout(0.02):
+            await step.run("s0", str)
+        return "in time"
+
+    async with process(body) as worker:
+        await worker.discover()
+        await asyncio.sleep(0.05)
+        assert (await worker.ask(forward("s0")))["type"] == "succeeded"
+        assert (await worker.ask(discovery(done("s0", NULL))))["result"] == text("in time")
+    assert seen.begun == 2
+
+
+async def test_an_invocation_that_meets_the_end_of_a_body_begins_at_the_first_line() -> None:
+    """The body was to go on with it, and is cancelled before it does."""
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        await worker.discover()
+        assert worker.standing is not None
+        (body,) = worker.standing._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
+        assert body.task is not None
+        going_on = worker.begin(forward("s0"))
+        worker.loop.call_soon(body.task.cancel)
+        async with asyncio.timeout(10):
+            assert (await going_on)["outcome"]["type"] == "succeeded"
+        assert seen == Seen(begun=2, ended=1, called=["s0:1"])
+
+
+async def test_what_a_callback_prints_is_its_own_attempts_and_a_body_logs_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def body(_event: Event, step: Step) -> None:
+        for place in range(3):
+            print("the body is nobody's attempt")
+            await step.run(f"s{place}", print, f"callback {place}")
+            run_logger("shop").info("after %s", place)
+
+    async with process(body) as worker:
+        for place in range(3):
+            await worker.discover()
+            answer = await worker.begin(forward(f"s{place}", *worker.history))
+            assert [line["text"] for line in answer["logs"]] == [f"callback {place}"]
+            worker.history.append(done(f"s{place}", NULL))
+        assert (await worker.begin(discovery(*worker.history))).get("logs", []) == []
+    logged = [record.message for record in caplog.records if record.name == "shop"]
+    assert logged == ["after 0", "after 1", "after 2"]
+    async with process(body) as worker:
+        await worker.discover()
+        worker.history += [done("s0", NULL), done("s1", NULL)]
+        await worker.discover()
+    logged = [record.message for record in caplog.records if record.name == "shop"]
+    assert logged[3:] == ["after 1"], "who recorded the second step has told what comes before it"
+
+
+async def test_the_end_of_a_worker_lets_bodies_unwind() -> None:
+    seen = Seen()
+    unwound: list[str] = []
+    counting = linear(seen)
+
+    async def body(event: Event, step: Step) -> None:
+        try:
+            await counting(event, step)
+        finally:
+            await asyncio.sleep(0)
+            unwound.append("closed what it had open")
+
+    async with process(body) as worker:
+        await worker.step()
+        await worker.host.end_standing()
+        assert unwound == ["closed what it had open"]
+        assert seen.ended == 1
+
+
+class Program:
+    """A random body over values, failures, waits and branches, that does the same whenever it is given the same outcomes."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    async def __call__(self, _event: Event, step: Step) -> list[str]:
+        chance = random.Random(self.seed)
+        told: list[str] = []
+        for place in range(chance.randrange(3, 25)):
+            told.append(await self.one(chance.randrange(8), f"s{place}", step))
+            if chance.random() < 0.05 and told[-1] == "odd":
+                break
+        return told
+
+    async def one(self, kind: int, step_id: str, step: Step) -> str:
+        if kind == 0:
+            await step.sleep(step_id, "1s")
+            return "slept"
+        if kind == 1:
+            first, second = await asyncio.gather(step.run(f"{step_id}a", self.effect), step.run(f"{step_id}b", self.effect))
+            return f"{first} {second}"
+        if kind == 2:
+            try:
+                return await step.run(step_id, self.fails)
+            except StepFailed as error:
+                return error.category
+        if kind == 3:
+            return await step.send_event(step_id, "told", {"by": step_id})
+        if kind == 4:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(step.run(step_id, self.effect))
+            return task.result()
+        return await step.run(step_id, self.effect, compensate=str)
+
+    def effect(self) -> str:
+        mine = random.Random(f"{self.seed}{operation().step_id}{operation().attempt}")
+        if mine.random() < 0.15:
+            raise Failure("again", retryable=True)
+        return mine.choice(("odd", "even"))
+
+    async def fails(self) -> str:
+        await asyncio.sleep(0)
+        raise Terminal("never")
+
+
+async def ended(seed: int, standing: Standing | None, drop: random.Random | None) -> list[JsonDict]:
+    """Every outcome of a run, as a server moves it."""
+
+    async def body(event: Event, step: Step) -> list[str]:
+        return await Program(seed)(event, step)
+
+    worker = Process(body, standing)
+    told: list[JsonDict] = []
+    try:
+        for _ in range(100):
+            document = discovery(*worker.history)
+            discovered = await worker.ask(document, whole=drop is not None and drop.random() < 0.1)
+            told.append(discovered)
+            if discovered["type"] != "declared":
+                return told
+            declaration = discovered["declaration"]
+            step_id, kind = declaration["step_id"], declaration["kind"]
+            if kind != "run":
+                worker.history.append(done(step_id, text("ev_1") if kind == "emission" else NULL, kind))
+                continue
+            for attempt in range(1, 10):
+                if drop is not None and drop.random() < 0.1:
+                    await worker.host.end_standing()
+                told.append(await worker.ask(forward(step_id, *worker.history, attempt=attempt)))
+                if told[-1]["type"] == "succeeded":
+                    worker.history.append(done(step_id, told[-1]["result"]))
+                    break
+                if not told[-1]["failure"]["retryable"]:
+                    worker.history.append(failed(step_id, told[-1]["failure"]["category"]))
+                    break
+        raise AssertionError(f"no end: {told[-1]}")
+    finally:
+        await worker.host.end_standing()
+        worker.host.abandon()
+        worker.pool.close()
+
+
+@pytest.mark.req("SDK-09")
+async def test_nobody_can_tell_a_body_that_stands_from_a_replay() -> None:
+    went_on = 0
+    goes_on = Standing.goes_on
+
+    def counted(self: Standing, *given: Any) -> bool:
+        nonlocal went_on
+        went_on += (did := goes_on(self, *given))
+        return did
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Standing, "goes_on", counted)
+        for seed in range(60):
+            replayed = await ended(seed, None, None)
+            drop = random.Random(seed)
+            standing = Standing(asyncio.get_running_loop(), steps_min=0, stretch_max=drop.choice((1, 4, 100)))
+            assert comparable(await ended(seed, standing, drop)) == comparable(replayed), seed
+    assert went_on > 400
+
+
+def comparable(outcomes: list[JsonDict]) -> list[JsonDict]:
+    """Without the stacks, which tell of the host's own frames."""
+    return [{**one, "failure": {**one["failure"], "stack": None}} if "failure" in one else one for one in outcomes]
