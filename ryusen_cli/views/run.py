@@ -161,16 +161,27 @@ def _steps(steps: Sequence[StepDocument], output: Output, *, now_ms: int) -> Lin
     rows: list[list[Cell]] = []
     for step in steps:
         shown: list[Cell] = [step.step_id, output.word(words.STEPS[step.state]), _took(step.declared_at_ms, step.completed_at_ms)]
-        rows.append([*shown, _step_note(step)])
+        rows.append([*shown, _step_note(step, now_ms=now_ms)])
         if _tells_more(step.attempts):
             rows += [[f"  attempt {attempt.attempt}", *_attempt_cells(attempt, output, now_ms=now_ms)] for attempt in step.attempts]
     return list(table_lines(("STEP", "STATE", "TOOK", ""), rows))
 
 
-def _step_note(step: StepDocument) -> Cell:
+def _step_note(step: StepDocument, *, now_ms: int) -> Cell:
     if step.failure is not None:
         return error_text(step.failure)
+    if step.state == "pending":
+        return _waits_for(step, now_ms=now_ms)
     return value_text(step.result) if is_value(step.result) else ""
+
+
+def _waits_for(step: StepDocument, *, now_ms: int) -> Cell:
+    if step.child_run_id is not None:
+        return f"until {step.child_run_id} has ended"
+    if step.due_at_ms is None:
+        return ""
+    until = f"until {instant_text(step.due_at_ms)}, {from_now(step.due_at_ms, now_ms=now_ms)}"
+    return until if step.event_name is None else f"for an event {step.event_name}, {until}"
 
 
 def _unwind(targets: Sequence[UnwindTarget], output: Output, *, now_ms: int) -> Lines:
@@ -189,7 +200,8 @@ def _unwind(targets: Sequence[UnwindTarget], output: Output, *, now_ms: int) -> 
 
 def _tells_more(attempts: Sequence[AttemptDocument]) -> bool:
     """One attempt that went as its step did needs no line of its own."""
-    return len(attempts) > 1 or any(attempt.state not in {"succeeded", "failed", "skipped", "fenced"} for attempt in attempts)
+    as_its_step = {"succeeded", "failed", "skipped", "fenced"}
+    return len(attempts) > 1 or any(one.state not in as_its_step or one.settled_by == "operator" for one in attempts)
 
 
 def _attempt_cells(attempt: AttemptDocument, output: Output, *, now_ms: int) -> list[Cell]:
@@ -198,6 +210,8 @@ def _attempt_cells(attempt: AttemptDocument, output: Output, *, now_ms: int) -> 
         note = f"{attempt.attempt_id}, generation {attempt.attempt_generation}"
     elif not note and attempt.worker is not None and attempt.settled_at_ms is None:
         note = f"at {attempt.worker.instance_id}"
+    elif attempt.state == "queued" and attempt.due_at_ms is not None and attempt.due_at_ms > now_ms:
+        note = f"goes {from_now(attempt.due_at_ms, now_ms=now_ms)}"
     return [attempt_cell(attempt, output, now_ms=now_ms), _took(attempt.authorized_at_ms, attempt.settled_at_ms), note]
 
 

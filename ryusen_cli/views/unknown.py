@@ -47,7 +47,7 @@ def attempt_lines(attempt: AttemptDocument, output: Output, *, now_ms: int) -> L
     lines.append(["operation  ", attempt.operation_id])
     if attempt.worker is not None:
         worker = attempt.worker
-        lines.append(["worker     ", f"{worker.instance_id} ({worker.transport}), release {worker.release_id or 'none'}"])
+        lines.append(["worker     ", f"{worker.instance_id}, transport {worker.transport}, release {worker.release_id or 'none'}"])
     for name, at_ms in (("due", attempt.due_at_ms), ("authorized", attempt.authorized_at_ms), ("unknown", attempt.unknown_at_ms)):
         if at_ms is not None:
             lines.append([f"{name:<11}", instant_text(at_ms)])

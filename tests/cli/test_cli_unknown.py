@@ -111,8 +111,8 @@ def test_show_tells_everything_an_operator_needs_and_what_to_type() -> None:
         text = ryusen("unknown", "show", "at_1", "--url", one.url).stdout.decode()
         document = json.loads(ryusen("unknown", "show", "at_1", "--json", "--url", one.url).stdout)
     for part in (
-        "? Unknown", "rn_1", "fulfil (shop)", "Cancelling", "charge (forward), attempt 1, generation 2", "op_1", "wi_1 (connected)",
-        "dev-1", "away; last at", '{"order": 7}', "attempt 1, generation 1", "Settled by operator",
+        "? Unknown", "rn_1", "fulfil (shop)", "Cancelling", "charge (forward), attempt 1, generation 2", "op_1",
+        "wi_1, transport connected", "dev-1", "away; last at", '{"order": 7}', "attempt 1, generation 1", "Settled by operator",
         "--result (supply_success), --fail (declare_failure)", "--retry (authorize_retry): The run is cancelled. [retry_forbidden]",
         f"ryusen unknown resolve at_1 --generation 2 --result 'RESULT AS JSON' --url {one.url}",
         f"ryusen unknown resolve at_1 --generation 2 --fail CATEGORY:MESSAGE --url {one.url}",

@@ -125,6 +125,29 @@ def test_an_unknown_attempt_shows_what_an_operator_has_to_name() -> None:
     assert "ryusen unknown show at_1" in text
 
 
+def test_what_waits_tells_for_what_and_until_when() -> None:
+    waiting = run(
+        status="running", outcome=None, recovery=None, ended_at_ms=None,
+        steps=[
+            step("nap", "pending", kind="timer", completed_at_ms=None, due_at_ms=62_000),
+            step("paid", "pending", kind="event_wait", completed_at_ms=None, due_at_ms=62_000, event_name="order/paid"),
+            step("part", "pending", kind="child", completed_at_ms=None, child_run_id="rn_2"),
+            step("ship", "pending", completed_at_ms=None, attempts=[
+                attempt(1), attempt(2, "queued", due_at_ms=32_000, authorized_at_ms=None, settled_at_ms=None, settled_by=None, error=None),
+            ]),
+        ],
+    )  # fmt: skip
+    text = shown(waiting)
+    for part in ("until 1970-01-01 00:01:02.000+0000, in 1m", "for an event order/paid, until", "until rn_2 has ended", "○ Queued"):
+        assert part in text, text
+    assert "goes in 30s" in text, text
+
+
+def test_who_settled_an_attempt_is_told_though_it_went_as_its_step_did() -> None:
+    assert "attempt 1  ◆ Settled by operator" in shown(run(steps=[step("ship", attempts=[attempt(1, "succeeded", settled_by="operator")])]))
+    assert "attempt 1" not in shown(run(steps=[step("ship", attempts=[attempt(1, "succeeded")])]))
+
+
 def test_a_stopping_run_tells_what_it_waits_for_and_claims_no_interrupted_callback() -> None:
     worker = {"instance_id": "wi_9", "session_id": None, "release_id": None, "transport": "connected"}
     going = attempt(2, "authorized", settled_at_ms=None, settled_by=None, error=None, worker=worker)
