@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ryusen_protocol.api import DatabaseInfo
 from ryusen_protocol.words import printable
@@ -33,8 +33,10 @@ from ryusen_server.store.sqlite import SqliteStore, StoreRefused
 from ryusen_server.store.sqlite.schema import SCHEMA_VERSION
 from ryusen_server.transports.connected.connection import GOING_AWAY, ConnectedConfig
 from ryusen_server.transports.connected.gateway import Gateway
-from ryusen_server.transports.http.invoker import HttpInvoker
 from ryusen_server.web.site import site
+
+if TYPE_CHECKING:
+    from ryusen_server.transports.http.invoker import HttpInvoker
 
 _log = logging.getLogger(__name__)
 
@@ -149,6 +151,10 @@ class Server:
 
     def _attach_endpoints(self) -> None:
         settings = self.settings
+        if not settings.http_endpoints:
+            return
+        from ryusen_server.transports.http.invoker import HttpInvoker  # what it builds on is a quarter of a server's start
+
         secret = None if settings.http_secret is None else settings.http_secret.encode()
         self._invoker = HttpInvoker(secret)
         for endpoint in settings.http_endpoints:

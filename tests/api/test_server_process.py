@@ -258,6 +258,19 @@ async def test_reading_settings_imports_nothing_heavy() -> None:
     assert stdout.decode().strip() == "[]"
 
 
+async def test_a_server_without_endpoints_starts_without_the_client_that_would_call_them(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, pathlib, sys; from ryusen_server.bootstrap import running_server\n"
+        "async def main():\n"
+        "    async with running_server(pathlib.Path(sys.argv[1])):\n"
+        "        print('sanic' in sys.modules, 'aiohttp' in sys.modules)\n"
+        "asyncio.run(main())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path), cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    stdout, _ = await process.communicate()
+    assert stdout.decode().split() == ["True", "False"]
+
+
 async def test_a_server_can_run_on_a_store_of_the_tests_own(tmp_path: Path) -> None:
     opened: list[ClosableMemoryStore] = []
 
