@@ -59,6 +59,11 @@ class StepBoundary:
         lines = (line for start, end, line in code.co_lines() if start <= self._instruction < end and line is not None)
         return CallSite(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
 
+    @property
+    def display_name(self) -> str | None:
+        """The name it was given beside its id, if it was."""
+        return None
+
     def declare(self) -> Declaration:
         """What discovery tells the server. Raises `MisuseError` for options that mean nothing."""
         raise NotImplementedError
@@ -116,6 +121,13 @@ class RunStep(StepBoundary):
     @property
     def has_compensator(self) -> bool:
         return self._compensate is not None
+
+    @property
+    def display_name(self) -> str | None:
+        try:
+            return None if self._name is None else checked_name(self.step_id, self._name)
+        except MisuseError:
+            return None  # asked of a call that is refused for its id, whatever else is wrong with it
 
     def declare(self) -> Declaration:
         undo = self._compensate

@@ -77,6 +77,8 @@ class Boundary(Protocol):
     def has_compensator(self) -> bool: ...
     @property
     def call_site(self) -> CallSite: ...
+    @property
+    def display_name(self) -> str | None: ...
     def declare(self) -> Declaration: ...
 
 
@@ -223,7 +225,7 @@ class Machine:
     def _discover(self, boundary: Boundary, first: Boundary | None) -> Reaction:
         step_id = StepId(boundary.step_id)
         if first is not None:
-            return Stop(DefinitionBlocked("duplicate_step_id", step_id, located(first.call_site), located(boundary.call_site)))
+            return Stop(DefinitionBlocked("duplicate_step_id", step_id, _used_at(first), _used_at(boundary)))
         if self._suspended is not None:
             return self._suspended
         entry = self._history.get(step_id)
@@ -231,7 +233,7 @@ class Machine:
             self._suspended = Stop(Declared(boundary.declare()))
             return self._suspended
         if entry.kind != boundary.kind:
-            return Stop(DefinitionBlocked("declaration_conflict", step_id, duplicate=located(boundary.call_site)))
+            return Stop(DefinitionBlocked("declaration_conflict", step_id, duplicate=_used_at(boundary)))
         return _replay(entry)
 
     def _forward(self, boundary: Boundary, target: ForwardTarget, *, repeated: bool) -> Reaction:
@@ -287,6 +289,12 @@ def _replay(entry: HistoryEntry) -> Replay | Raise:
 
 def _is_run_failure(failure: ErrorRecord, run_failure: RunFailure | None) -> bool:
     return run_failure is not None and (failure.category, failure.message) == (run_failure.category, run_failure.message)
+
+
+def _used_at(boundary: Boundary) -> Location:
+    """Where a step was called, named as people name the step if they do: two calls of one line differ in nothing else."""
+    place = located(boundary.call_site)
+    return place if boundary.display_name is None else Location(place.file, place.line, boundary.display_name)
 
 
 def located(site: CallSite) -> Location:

@@ -227,4 +227,4 @@ def _took(began_ms: int | None, ended_ms: int | None) -> str:
 
 
 def _place(location: Location) -> str:
-    return f"{location.file}:{location.line}" + (f" in {location.name}" if location.name else "")
+    return f"{location.file}:{location.line}" + (f" ({location.name})" if location.name else "")

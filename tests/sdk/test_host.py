@@ -255,6 +255,21 @@ async def test_a_loop_with_one_id_is_blocked_with_both_places() -> None:
     assert called == []
 
 
+@pytest.mark.req("BLK-03")
+async def test_a_blocker_tells_the_names_of_both_calls_and_no_name_that_is_none() -> None:
+    def body(*names: Any) -> Any:
+        async def twice(event: Event, step: Step) -> None:
+            for name in names:
+                await step.run("x", charge, 1, name=name)
+
+        return twice
+
+    blocked = await outcome(body("first of two", "second of two"), discovery(done("x", NULL)))
+    assert [blocked[place]["name"] for place in ("first", "duplicate")] == ["first of two", "second of two"]
+    blocked = await outcome(body(None, 7), discovery(done("x", NULL)))
+    assert [blocked[place]["name"] for place in ("first", "duplicate")] == ["twice", "twice"]
+
+
 async def test_one_id_in_two_exclusive_branches_is_fine() -> None:
     async def body(event: Event, step: Step) -> str:
         if event.data["id"] == 7:

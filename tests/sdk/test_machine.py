@@ -21,11 +21,12 @@ from tests.sdk.peer import JsonDict, compensation, discovery, done, failed, forw
 class Met:
     """A boundary as a test writes it."""
 
-    def __init__(self, step_id: str, *, kind: StepKind = "run", undo: bool = False, line: int = 1) -> None:
+    def __init__(self, step_id: str, *, kind: StepKind = "run", undo: bool = False, line: int = 1, name: str | None = None) -> None:
         self.step_id = step_id
         self.kind: StepKind = kind
         self.has_compensator = undo
         self.call_site = CallSite("shop.py", line, "fulfil")
+        self.display_name = name
         self.declared = 0
 
     def declare(self) -> Declaration:
@@ -103,6 +104,14 @@ def test_a_second_use_is_blocked_even_after_the_first_suspended_the_pass() -> No
         "first": {"file": "shop.py", "line": 3, "name": "fulfil"},
         "duplicate": {"file": "shop.py", "line": 9, "name": "fulfil"},
     }
+
+
+@pytest.mark.req("BLK-03")
+def test_a_blocker_names_its_places_as_people_name_the_step_if_they_do() -> None:
+    driven = machine(discovery())
+    driven.meet(Met("a", line=3, name="charge 1"))
+    stopped = shown(driven.meet(Met("a", line=3, name="charge 2")))
+    assert [stopped[place]["name"] for place in ("first", "duplicate")] == ["charge 1", "charge 2"]
 
 
 @pytest.mark.req("PRO-23")
