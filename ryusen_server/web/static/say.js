@@ -122,5 +122,5 @@ export function errorText(error) {
 }
 
 export function place(location) {
-  return `${printable(location.file)}:${location.line}${location.name ? ` in ${printable(location.name)}` : ""}`;
+  return `${printable(location.file)}:${location.line}${location.name ? ` (${printable(location.name)})` : ""}`;
 }
