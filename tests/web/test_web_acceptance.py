@@ -344,6 +344,28 @@ def test_a_restart_keeps_history_scroll_selection_and_what_is_shown(browser: Bro
         at.check()
 
 
+@pytest.mark.req("UI-05")
+def test_what_no_change_tells_of_is_followed_too_contact_with_a_worker_and_what_a_callback_prints(browser: Browser, tmp_path: Path) -> None:
+    with shop(tmp_path, browser, lease_ms=6_000) as at:
+        run_id = at.run_of(at.running.send("order/placed", {"gate": "go-contact"}))
+        page = at.tab(f"/runs/{run_id}")
+        lane = page.locator(".lane", has_text="gate")
+        expect(lane).to_contain_text("Executing")
+        logs = at.tab(f"/runs/{run_id}?tab=logs", page.context)
+        workers = at.tab("/workers", page.context)
+        contact = workers.locator(".facts > div", has_text="Last contact").locator("time")
+        before = contact.get_attribute("datetime") or ""
+        eventually(lambda: workers.wait_for_timeout(100) or (contact.get_attribute("datetime") or "") > before, "a later contact is shown")
+        at.let("go-contact.say")
+        expect(logs.locator("ol.logs")).to_contain_text(["still waiting for go-contact"])
+        at.running.workers[0].kill()
+        expect(lane).to_contain_text(re.compile("Out of contact, Unknown in [0-9]s"))
+        expect(workers.get_by_role("article")).to_contain_text("Out of contact")
+        expect(lane).to_contain_text("Unknown")
+        expect(lane).not_to_contain_text("Out of contact")
+        at.check()
+
+
 @pytest.mark.req("ACC-100", "UI-08")
 def test_a_narrow_screen_reaches_every_command(at: Shop) -> None:
     held = at.run_of(at.running.send("held", {"name": "narrow"}))

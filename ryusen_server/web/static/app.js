@@ -6,7 +6,7 @@ import { Cancel, Help, Resolve, Send, Token } from "./dialogs.js";
 import { h, patch } from "./dom.js";
 import { allOwed, owedIn } from "./intents.js";
 import { Live } from "./live.js";
-import { EMPTY, due, looksTheSame, reduce, resourceOf } from "./model.js";
+import { EMPTY, due, looksTheSame, reduce, resourceOf, runOf } from "./model.js";
 import * as pages from "./pages.js";
 import { ROWS, everyAttempt, run, showsTimeline } from "./run.js";
 import { link, word } from "./parts.js";
@@ -19,6 +19,8 @@ const TABS = [["/", "Runs"], ["/unknown", "Unknown"], ["/events", "Events"], ["/
 const SPACING_MS = 150;
 const SPACING_MAX_MS = 3_000;
 const SLOW = { server: 1_000, workers: 1_000, functions: 1_000 };
+// What no change tells of, and is looked at again and again: when workers were last in contact, and what callbacks print while they run.
+const LOOKED_AT_MS = { workers: 3_000, logs: 2_000 };
 const TYPED_MS = 200;
 const DRAWN_MS = 100;
 const LINES = 60;
@@ -435,7 +437,8 @@ async function neighbour(step) {
     const { items } = await ask(`${context.root}/runs?limit=500`);
     const at = items.findIndex((one) => one.run_id === route.id);
     const next = at < 0 ? null : items[at + step];
-    if (next) navigate(`/runs/${encodeURIComponent(next.run_id)}`);
+    if (at < 0) announce("This run is not among the newest 500");
+    else if (next) navigate(`/runs/${encodeURIComponent(next.run_id)}`);
     else announce(step < 0 ? "This is the newest run" : "There is no older run");
   } catch (error) {
     context.failed(error);
@@ -509,7 +512,18 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) { draw(); pump(); }
 });
 // Ages and countdowns move on by themselves.
-setInterval(() => { if (!document.hidden) draw(); }, 1_000);
+setInterval(() => {
+  if (document.hidden) return;
+  if (state.stream.state === "live") lookAgain();
+  draw();
+}, 1_000);
+
+function lookAgain() {
+  for (const { key, kind, id } of Object.values(state.resources)) {
+    const isOver = kind === "logs" && runOf(state, id)?.status === "ended";
+    if (kind in LOOKED_AT_MS && !isOver && performance.now() - (asked.get(key)?.at ?? 0) >= LOOKED_AT_MS[kind]) act({ type: "stale", key });
+  }
+}
 
 want();
 drawNow();

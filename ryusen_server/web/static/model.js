@@ -14,7 +14,7 @@ export function reduce(state, action) {
     case "failed": return change(state, action.key, (resource) => ({ ...resource, asking: false, stale: resource.stale || passes(action.error), error: action.error }));
     case "change": return touched({ ...state, position: Math.max(state.position, action.change.position) },
       (resource) => concerns(resource, action.change));
-    case "notice": return touched(state, (resource) => ["workers", "functions", "server", "runs", "releases"].includes(resource.kind));
+    case "notice": return touched(state, (resource) => OF_WORKERS.has(resource.kind) || (resource.kind === "run" && resource.document?.status !== "ended"));
     case "heartbeat": return action.position > state.position ? { ...state, position: action.position } : state;
     case "resync": return touched(begunAnew(state, action.position ?? state.position), () => true);
     case "stale": return touched(state, (resource) => resource.key === action.key);
@@ -22,6 +22,9 @@ export function reduce(state, action) {
     default: throw new Error(`no such action: ${action.type}`);
   }
 }
+
+// What depends on who is connected now.
+const OF_WORKERS = new Set(["workers", "functions", "server", "runs", "releases"]);
 
 // Whether asking again may be answered otherwise though nothing has changed: a refusal for what was asked would only come again.
 const passes = ({ status }) => !(status >= 400 && status < 500) || status === 408 || status === 429;
