@@ -31,6 +31,7 @@ async def calm(life: Life) -> None:
     await life.finish_errands()
     for _ in range(LONGEST_SILENCE_S):
         await asyncio.sleep(1)
+        world.server.start()  # one that was told to stop before the calm may have ended since
         if _is_quiet(world):
             break
 
@@ -77,7 +78,7 @@ def _settle_abandoned(life: Life) -> None:
 
 def _is_quiet(world: World) -> bool:
     life = world.server.life
-    if life is None or not life.is_ready or not life.store.is_idle:
+    if life is None or not life.is_ready or life.is_closing or not life.store.is_idle:
         return False
     engine = life.engine
     busy = (engine._fleet._flights, engine._leases._leases, engine._mover.owed, engine._control._retry, engine._mover.tasks)
