@@ -1,8 +1,8 @@
-"""Pictures and figures of the pages: `python -m tests.web pictures FOLDER` and `python -m tests.web figures [MINUTES]`.
+"""Pictures and figures of the pages: `python -m tests.web pictures FOLDER`, `figures [MINUTES]` and `cuts [NUMBER]`.
 
 Pictures are of every page and dialog at 1280 and 360 pixels, light and dark, for a person to look at. Figures are what the pages promise of
 smoothness: first content of a list of 10,000 runs and of a run of 1,000 steps, the longest task while changes come, what they cost the
-processor, and memory over time.
+processor, and memory over time. Cuts are of the change stream, while runs come and go.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from playwright.sync_api import Page
 
 from tests.acceptance.product import W, product
 from tests.web.browsing import NARROW, WIDE, Shop, chromium, shop
+from tests.web.cutting import follow_through_cuts
 
 HOSTILE_ID = "<img src=x onerror=alert(1)> " + "a-very-long-step-id-" * 9
 TABS = ("attempts", "history", "data", "logs", "why")
@@ -215,6 +216,12 @@ def flood(at: Shop, runs: int) -> None:
         time.sleep(0.5)
 
 
+def cut(times: int) -> None:
+    with chromium() as browser, tempfile.TemporaryDirectory() as data, shop(Path(data), browser) as at:
+        told = follow_through_cuts(at, times)
+        print(f"{times} cuts: {told} changes, each told once and in order to both tabs; list and history are the server's")
+
+
 class Changes:
     """About so many committed transactions a second while it lasts; a run of `echo` has four."""
 
@@ -240,6 +247,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["pictures", where]:
             pictures(Path(where))
+        case ["cuts", *more]:
+            cut(int(more[0]) if more else 100)
         case ["figures", *more]:
             figures(float(more[0]) if more else 1)
         case _:

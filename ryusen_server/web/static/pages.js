@@ -16,8 +16,9 @@ const ATTENTIONS = [["unknown", "Unknown"], ["blocked", "Blocked"], ["no_worker"
 const FILTERS = ["status", "outcome", "recovery", "attention", "function", "application", "event", "q"];
 
 const of = (context, kind, path, more) => ({ kind, key: `${context.root}${path}`, ...more });
-export const workersOf = (context) => of(context, "workers", "/workers?limit=500");
-export const functionsOf = (context) => of(context, "functions", "/functions?limit=500");
+const PORTIONS = ["First", "More"];
+const workersOf = (context, route) => of(context, "workers", `/workers${query({ limit: 500, cursor: route.query.get("cursor") })}`);
+const functionsOf = (context, route) => of(context, "functions", `/functions${query({ limit: 500, cursor: route.query.get("cursor") })}`);
 export const serverOf = () => ({ kind: "server", key: "/v1/server" });
 
 // --- Runs ---
@@ -93,12 +94,12 @@ export function attention(context, run) {
     ? [said, " ", h("span.quiet", null, "in "), runLink(context, run.attention_run_id)] : said;
 }
 
-export function pager(context, route, page) {
+export function pager(context, route, page, [first, more] = ["Newest", "Older"]) {
   const at = route.query.get("cursor");
   if (!at && !page.next_cursor) return null;
   return h("nav.pager", { "aria-label": "Pages" },
-    at ? link(context, context.with(route, { cursor: null }), "Newest", { class: "button" }) : null,
-    page.next_cursor ? link(context, context.with(route, { cursor: page.next_cursor }), "Older", { class: "button", rel: "next" }) : null);
+    at ? link(context, context.with(route, { cursor: null }), first, { class: "button" }) : null,
+    page.next_cursor ? link(context, context.with(route, { cursor: page.next_cursor }), more, { class: "button", rel: "next" }) : null);
 }
 
 // --- Unknown ---
@@ -163,7 +164,7 @@ const eventsKey = (context, route) => of(context, "events", `/events${query({ li
 
 export const events = {
   title: "Events",
-  wants: (context, route) => [eventsKey(context, route), functionsOf(context)],
+  wants: (context, route) => [eventsKey(context, route)],
   view(context, state, route) {
     const resource = resourceOf(state, eventsKey(context, route).key);
     return [
@@ -190,7 +191,18 @@ export const events = {
 };
 
 const eventKey = (context, route) => of(context, "event", `/events/${segment(route.id)}`, { id: route.id });
-const eventRunsKey = (context, route) => of(context, "runs", `/runs${query({ event: route.id, limit: 500 })}`);
+
+// Every page of the event's runs: as many as it has matches.
+function eventRuns(context, route, state) {
+  const keys = [];
+  let cursor = null;
+  do {
+    keys.push(of(context, "runs", `/runs${query({ event: route.id, cursor, limit: 500 })}`));
+    cursor = resourceOf(state, keys.at(-1).key)?.document?.next_cursor;
+  } while (cursor);
+  return keys;
+}
+
 const manifestKey = (context, match) => of(context, "manifest", `/applications/${segment(match.application)}/manifests/${segment(match.manifest_generation)}`, { fixed: true });
 const routingKey = (context, generation) => of(context, "routing-generation", `/routing/${segment(generation)}`, { fixed: true });
 
@@ -199,7 +211,7 @@ export const event = {
   wants(context, route, state) {
     const document = resourceOf(state, eventKey(context, route).key)?.document;
     const more = document ? [routingKey(context, document.routing_generation), ...document.matches.map((match) => manifestKey(context, match))] : [];
-    return [eventKey(context, route), eventRunsKey(context, route), ...more];
+    return [eventKey(context, route), ...eventRuns(context, route, state), ...more];
   },
   view(context, state, route) {
     const resource = resourceOf(state, eventKey(context, route).key);
@@ -217,9 +229,9 @@ function eventView(context, state, document) {
       ...Object.entries(document.metadata).map(([name, said]) => [`Metadata ${say.printable(name)}`, say.printable(said)])),
     h("section", null, h("h2", null, "Trigger matches and runs"),
       document.matches.length ? table("Trigger matches", [["Status", "fixed"], ["Function"], ["Run", "whole"], ["Trigger"], ["Application"], ["Manifest generation"]],
-        document.matches.map((match) => {
+        context.portion(document.matches).map((match) => {
           const run = match.run_id ? runOf(state, match.run_id) : null;
-          return { key: `${match.application} ${match.trigger_id}`, cells: [run ? word(say.runWord(run)) : h("span.quiet", null, "not created yet"), h("span.name", null, say.printable(match.function)),
+          return { key: `${match.application} ${match.trigger_id}`, cells: [run ? word(say.runWord(run)) : h("span.quiet", null, match.run_id ? "…" : "not created yet"), h("span.name", null, say.printable(match.function)),
             match.run_id ? runLink(context, match.run_id, { "data-row": true }) : null, id(match.trigger_id), say.printable(match.application), id(match.manifest_generation)] };
         }), { className: "rows" })
         : notice("warn", "No trigger matches", "No function was bound to this name in the routing generation the event was accepted under. That never changes; send it again once one is.")),
@@ -246,15 +258,15 @@ function manifestView(context, document, match) {
 
 export const functions = {
   title: "Functions",
-  wants: (context) => [functionsOf(context)],
-  view(context, state) {
-    const resource = resourceOf(state, functionsOf(context).key);
+  wants: (context, route) => [functionsOf(context, route)],
+  view(context, state, route) {
+    const resource = resourceOf(state, functionsOf(context, route).key);
     return [
       h("div.heading", null, h("h1", null, "Functions")),
       looked(lookOf(state, resource), resource, {
         what: "functions",
         empty: [h("p", null, "No application has published its functions yet."), h("p.quiet", null, "Start a worker: ", h("code", null, "ryusen worker TARGET"), ".")],
-        show: (document) => table("Functions", [["Function"], ["Application"], ["Started by"], ["Timeout", "number"], ["Who can run it"], ["Manifest generation"]],
+        show: (document) => [table("Functions", [["Function"], ["Application"], ["Started by"], ["Timeout", "number"], ["Who can run it"], ["Manifest generation"]],
           document.items.map((one) => ({
             key: `${one.application} ${one.function}`,
             cells: [link(context, `/${query({ function: one.function, application: one.application })}`, h("span.name", null, say.printable(one.function)), { "data-row": true }), say.printable(one.application),
@@ -263,7 +275,7 @@ export const functions = {
               one.workers.length ? h("span", { title: one.workers.map((each) => say.printable(each)).join(", ") }, say.plural(one.workers.length, "worker"), " ",
                 h("code.id", null, say.printable(one.workers[0])), one.workers.length > 1 ? ` and ${one.workers.length - 1} more` : null) : word(say.attentionWord("no_worker")),
               id(one.manifest_generation)],
-          })), { className: "rows" }),
+          })), { className: "rows" }), pager(context, route, document, PORTIONS)],
       }),
     ];
   },
@@ -273,15 +285,15 @@ export const functions = {
 
 export const workers = {
   title: "Workers",
-  wants: (context) => [workersOf(context)],
-  view(context, state) {
-    const resource = resourceOf(state, workersOf(context).key);
+  wants: (context, route) => [workersOf(context, route)],
+  view(context, state, route) {
+    const resource = resourceOf(state, workersOf(context, route).key);
     return [
       h("div.heading", null, h("h1", null, "Workers")),
       looked(lookOf(state, resource), resource, {
         what: "workers",
         empty: [h("p", null, "No worker is connected."), h("p.quiet", null, "Work stays queued until one is: ", h("code", null, "ryusen worker TARGET"), ".")],
-        show: (document) => h("div.cards", null, document.items.map((worker) => workerCard(context, worker))),
+        show: (document) => [h("div.cards", null, document.items.map((worker) => workerCard(context, worker))), pager(context, route, document, PORTIONS)],
       }),
     ];
   },
