@@ -278,7 +278,7 @@ class AttemptDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One generation of a physical attempt.
 
     `due_at_ms` is when a queued attempt may start. `out_of_contact` is an authorized attempt whose worker is away;
-    `unknown_at_ms` is the instant it becomes Unknown, or became so.
+    `unknown_at_ms` is the instant it becomes Unknown, or became so, and `unknown_reason` why it did, in words.
     """
 
     attempt_id: AttemptId
@@ -295,6 +295,7 @@ class AttemptDocument(msgspec.Struct, frozen=True, kw_only=True):
     due_at_ms: int | None
     authorized_at_ms: int | None
     unknown_at_ms: int | None
+    unknown_reason: str | None = None
     settled_at_ms: int | None
     settled_by: SettledBy | None
     error: ErrorRecord | None

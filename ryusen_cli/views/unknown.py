@@ -50,7 +50,8 @@ def attempt_lines(attempt: AttemptDocument, output: Output, *, now_ms: int) -> L
         lines.append(["worker     ", f"{worker.instance_id}, transport {worker.transport}, release {worker.release_id or 'none'}"])
     for name, at_ms in (("due", attempt.due_at_ms), ("authorized", attempt.authorized_at_ms), ("unknown", attempt.unknown_at_ms)):
         if at_ms is not None:
-            lines.append([f"{name:<11}", instant_text(at_ms)])
+            why = f": {attempt.unknown_reason}" if name == "unknown" and attempt.unknown_reason is not None else ""
+            lines.append([f"{name:<11}", f"{instant_text(at_ms)}{why}"])
     if attempt.settled_at_ms is not None:
         lines.append(["settled    ", f"{instant_text(attempt.settled_at_ms)} by the {attempt.settled_by}"])
     if attempt.error is not None:

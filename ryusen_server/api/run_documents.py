@@ -177,6 +177,7 @@ def attempt_document(run: Run, attempt: Attempt, contact: ContactOf, now_ms: int
         due_at_ms=attempt.due_at_ms if attempt.state == "queued" else None,
         authorized_at_ms=attempt.authorized_at_ms,
         unknown_at_ms=lease.unknown_at_ms if lease is not None and away else attempt.unknown_at_ms,
+        unknown_reason=attempt.unknown_reason,
         settled_at_ms=attempt.settled_at_ms,
         settled_by=_settled_by(attempt),
         error=attempt.failure,

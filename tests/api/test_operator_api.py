@@ -35,6 +35,7 @@ async def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[
 @pytest.mark.req("ACC-43", "OPR-01", "OPR-09", "OPR-23", "OPR-03")
 async def test_a_supplied_success_is_the_steps_result(at: Desk) -> None:
     case = await at.lost()
+    assert "could not be read" in (await case.attempt())["unknown_reason"]
     assert await case.applied(SUPPLY) == {
         "version": 1,
         "status": "applied",

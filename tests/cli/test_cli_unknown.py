@@ -26,6 +26,7 @@ def attempt(**more: Any) -> dict[str, Any]:
         "operation_id": "op_1", "request_id": "rq", "state": "unknown", "out_of_contact": False, "due_at_ms": None,
         "worker": {"instance_id": "wi_1", "session_id": "s", "release_id": "dev-1", "transport": "connected"},
         "authorized_at_ms": 10, "unknown_at_ms": 1_000, "settled_at_ms": None, "settled_by": None, "error": None,
+        "unknown_reason": "its worker was out of contact for its whole lease",
         "allowed_commands": ["supply_success", "declare_failure"],
         "forbidden_commands": [{"command": "authorize_retry", "code": "retry_forbidden", "reason": "The run is cancelled."}], **more,
     }  # fmt: skip
@@ -112,7 +113,8 @@ def test_show_tells_everything_an_operator_needs_and_what_to_type() -> None:
         document = json.loads(ryusen("unknown", "show", "at_1", "--json", "--url", one.url).stdout)
     for part in (
         "? Unknown", "rn_1", "fulfil (shop)", "Cancelling", "charge (forward), attempt 1, generation 2", "op_1",
-        "wi_1, transport connected", "dev-1", "away; last at", '{"order": 7}', "attempt 1, generation 1", "Settled by operator",
+        "wi_1, transport connected", "dev-1", ":01.000+0000: its worker was out of contact",
+        "away; last at", '{"order": 7}', "attempt 1, generation 1", "Settled by operator",
         "--result (supply_success), --fail (declare_failure)", "--retry (authorize_retry): The run is cancelled. [retry_forbidden]",
         f"ryusen unknown resolve at_1 --generation 2 --result 'RESULT AS JSON' --url {one.url}",
         f"ryusen unknown resolve at_1 --generation 2 --fail CATEGORY:MESSAGE --url {one.url}",
