@@ -20,7 +20,7 @@ from ryusen_sdk.effects import LoopAndPool
 from ryusen_sdk.event import Event
 from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import current_pass
-from ryusen_sdk.standing import Body
+from ryusen_sdk.standing import CoroutineBody, ThreadBody
 from ryusen_sdk.step import Step, SyncStep
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ryusen_protocol.invocation import Invocation
     from ryusen_sdk.manifest import Function, Registry
-    from ryusen_sdk.standing import Standing
+    from ryusen_sdk.standing import Body, Standing
     from ryusen_sdk.threads import ThreadPool
 
 _log: Final = logging.getLogger("ryusen.sdk")
@@ -50,7 +50,7 @@ Answer = bytes | Stopped
 class Host:
     """Runs the functions of one registry. `loop` runs user coroutines, `pool` sync code, `effects` callbacks, if not as usual.
 
-    With `standing` a coroutine may stay at the step where its pass has stopped, and the run's next invocation goes on there.
+    With `standing` a body may stay at the step where its pass has stopped, and the run's next invocation goes on there.
     """
 
     def __init__(
@@ -95,24 +95,28 @@ class Host:
                 done(invocation, rejection(invocation, "history_missing"))
             elif function.is_async:
                 coroutines.append((function, invocation))
-            else:
-                self._start_sync(function, invocation, done)
+            elif self._standing is None or not self._standing.threads.goes_on(function, invocation, done):
+                self.begin(function, invocation, done)
         if coroutines:
             self._loop.call_soon_threadsafe(self._start_async, coroutines, done)
 
     def _start_async(self, started: list[tuple[Function, Invocation]], done: Callable[[Invocation, Answer], None]) -> None:
         for function, invocation in started:
-            if self._standing is None or not self._standing.goes_on(function, invocation, done):
+            if self._standing is None or not self._standing.coroutines.goes_on(function, invocation, done):
                 self.begin(function, invocation, done)
 
     def begin(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        """Answers an invocation of an async function from its first line. On the user loop."""
-        body = Body(function, invocation, done, self, self._standing)
+        """Answers an invocation from its function's first line. On the user loop if that is async."""
+        if not function.is_async:
+            body = ThreadBody(function, invocation, done, self, self._standing)
+            self._pool.submit(lambda: contextvars.copy_context().run(self._run_sync, body))
+            return
+        body = CoroutineBody(function, invocation, done, self, self._standing)
         body.task = self._loop.create_task(self._run_async(body))
         self._tasks.add(body.task)
         body.task.add_done_callback(self._tasks.discard)
 
-    async def _run_async(self, body: Body) -> None:
+    async def _run_async(self, body: CoroutineBody) -> None:
         pass_ = body.pass_ = Pass(body.invocation, self._effects, self._registry, body)
         current_pass.set(pass_)
         self.listen(body)
@@ -126,6 +130,19 @@ class Host:
             pass_.returned(result)
         self.answered(body)
 
+    def _run_sync(self, body: ThreadBody) -> None:
+        pass_ = body.pass_ = Pass(body.invocation, self._effects, self._registry, thread_keeper=body)
+        current_pass.set(pass_)
+        self.listen(body)
+        try:
+            result = body.function.call(self._event(body.function, body.invocation), SyncStep(pass_))
+        except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
+            pass_.raised(error)
+        else:
+            pass_.returned(result)
+        self.answered(body)
+        body.ended.set_result(None)
+
     def answered(self, body: Body) -> None:
         """Gives the answer of a body's pass to whoever waits for it, if it was not given where the body stood."""
         done, body.done = body.done, None
@@ -133,40 +150,17 @@ class Host:
             done(body.invocation, _answer(body.invocation, body.pass_, body.pass_.answer, body.lines))
 
     def listen(self, body: Body) -> None:
-        """Keeps what the body's callback prints, if its invocation is an effect's. In the context of the body."""
-        body.lines = self._listen(body.invocation)
+        """Keeps what the body's callback prints, from now on, if its invocation is an effect's. In the context of the body."""
+        body.lines = None
+        if not isinstance(body.invocation.target, DiscoveryTarget):
+            capture.install()  # on the streams that stand now: somebody may have put others in their place
+            body.lines = capture.Lines(body.invocation.request_id, self.on_lines)
+            capture.current_lines.set(body.lines)
 
     async def end_standing(self) -> None:
         """Ends every body that only waits for its run's next invocation, and lets it unwind."""
         if self._standing is not None:
             await self._standing.end_all()
-
-    def _start_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        def work() -> None:
-            contextvars.copy_context().run(self._run_sync, function, invocation, done)
-
-        self._pool.submit(work)
-
-    def _run_sync(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
-        pass_ = Pass(invocation, self._effects, self._registry)
-        current_pass.set(pass_)
-        lines = self._listen(invocation)
-        try:
-            result = function.call(self._event(function, invocation), SyncStep(pass_))
-        except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
-            outcome = pass_.raised(error)
-        else:
-            outcome = pass_.returned(result)
-        done(invocation, _answer(invocation, pass_, outcome, lines))
-
-    def _listen(self, invocation: Invocation) -> capture.Lines | None:
-        """Keeps what the callback of an effect prints, from now on, in the context this is called in."""
-        if isinstance(invocation.target, DiscoveryTarget):
-            return None
-        capture.install()  # on the streams that stand now: somebody may have put others in their place
-        lines = capture.Lines(invocation.request_id, self.on_lines)
-        capture.current_lines.set(lines)
-        return lines
 
     def _event(self, function: Function, invocation: Invocation) -> Event[object]:
         if function.id not in self._event_types:

@@ -87,6 +87,18 @@ class Keeper(Protocol):
         ...
 
 
+class ThreadKeeper(Protocol):
+    """The same for a sync body, which waits in its thread."""
+
+    def may_stand(self) -> bool:
+        """Whether the body may wait here, called at a step of it."""
+        ...
+
+    def stand(self, boundary: Boundary) -> Invocation:
+        """Gives the pass's answer, and waits for the invocation that goes on here. Raises `PassStopped` if there is none."""
+        ...
+
+
 class Invocable(Protocol):
     """A function that a run may invoke."""
 
@@ -120,6 +132,7 @@ class Pass:
         "_keeper",
         "_machine",
         "_opened",
+        "_thread_keeper",
         "effects",
         "executing",
         "functions",
@@ -129,7 +142,14 @@ class Pass:
         "shutdown",
     )
 
-    def __init__(self, invocation: Invocation, effects: Effects, functions: Functions, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self,
+        invocation: Invocation,
+        effects: Effects,
+        functions: Functions,
+        keeper: Keeper | None = None,
+        thread_keeper: ThreadKeeper | None = None,
+    ) -> None:
         self.invocation = invocation
         self.effects = effects
         self.functions = functions
@@ -148,6 +168,7 @@ class Pass:
         self._answer: OutcomeBody | None = None
         self._is_executing = False
         self._keeper = keeper
+        self._thread_keeper = thread_keeper
         self._goes_on_at: Boundary | None = None
         """The step that the pass has stopped at, if the run's next invocation can go on there."""
         self.is_disturbed = False
@@ -211,15 +232,25 @@ class Pass:
 
     def may_stand(self, boundary: Boundary) -> bool:
         """Whether the body, stopped at this boundary, may `stand` there. Nothing else of it may be under way."""
+        keeper = self._keeper or self._thread_keeper
         is_quiet = self._goes_on_at is boundary and not self.open_calls and self._forgotten is None
-        return is_quiet and self._keeper is not None and self._keeper.may_stand()
+        return is_quiet and keeper is not None and keeper.may_stand()
 
     def stand(self, boundary: Boundary) -> Generator[Any, Any, None]:
         """Answers, and waits for the invocation that goes on at this boundary, which is then to be met again. Or the stop signal."""
         if self._keeper is None:
             raise PassStopped
-        self.invocation = yield from self._keeper.stand(boundary)
-        self._machine.go_on(self.invocation, boundary)
+        self._go_on((yield from self._keeper.stand(boundary)), boundary)
+
+    def stand_in_thread(self, boundary: Boundary) -> None:
+        """The same for a sync body."""
+        if self._thread_keeper is None:
+            raise PassStopped
+        self._go_on(self._thread_keeper.stand(boundary), boundary)
+
+    def _go_on(self, invocation: Invocation, boundary: Boundary) -> None:
+        self.invocation = invocation
+        self._machine.go_on(invocation, boundary)
         self._answer = None
         self._goes_on_at = None
         self._is_executing = False

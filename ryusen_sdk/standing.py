@@ -5,14 +5,18 @@ pass has stopped, for a moment, and the run's next invocation goes on in it. Tha
 the invocation has to build on exactly the history that the body has gone through, and to be the one thing that comes next at this step.
 Anything else, a body that did not wait quietly, a failed callback, or too long a pause ends it, and the pass begins at the first line.
 
-Owns which bodies stand, how many, how long and how far. Lives on the user loop. Knows no frames and makes no decisions about steps.
+Owns which bodies stand, how many, how long and how far: coroutines on the user loop, and the bodies of sync functions with their threads.
+Knows no frames and makes no decisions about steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import UNSET
 
@@ -30,12 +34,15 @@ if TYPE_CHECKING:
     from ryusen_sdk.manifest import Function
 
     Done = Callable[[Invocation, Any], None]
+    Following = tuple[Invocation, Done]
 
 STEPS_MIN: Final = 100
 """With fewer recorded steps a run is replayed: that costs little, and shows a body that would not replay early."""
 STRETCH_MAX: Final = 100
 """After so many steps in one go a pass begins at the first line again: what a body keeps beside its steps grows no further."""
-BODIES_MAX: Final = 256
+COROUTINES_MAX: Final = 256
+THREADS_MAX: Final = 16
+"""Each holds a thread of the pool, which has so many more."""
 WAIT_S: Final = 1.0
 """How long a body stands. It may hold a lock, and the next invocation of a run that moves comes within milliseconds."""
 
@@ -52,12 +59,12 @@ class Teller(Protocol):
         ...
 
     def begin(self, function: Function, invocation: Invocation, done: Done) -> None:
-        """Answer this invocation from the function's first line."""
+        """Answer this invocation from the function's first line. On the user loop if the function is async."""
         ...
 
 
 class Body:
-    """One call of a function: the invocation it is answering, or where it stands. A `Keeper` of its pass."""
+    """One call of a function: the invocation it is answering, or where it stands."""
 
     def __init__(self, function: Function, invocation: Invocation, done: Done, teller: Teller, standing: Standing | None) -> None:
         self.function = function
@@ -65,57 +72,39 @@ class Body:
         self.done: Done | None = done
         """Who waits for the answer of its pass; nobody once it was given."""
         self.lines: Lines | None = None
-        self.task: asyncio.Task[None] | None = None
         self.pass_: Pass | None = None
-        self.stands_until_s = 0.0
         self._teller = teller
         self._standing = standing
         self._boundary: Boundary | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._next: tuple[Invocation, Done] | None = None
         self._stretch = 0
 
-    def may_stand(self) -> bool:
-        """Whether its pass may wait here: it is a long run's, and called by the body itself, not by a task beside it."""
-        standing = self._standing
-        return (
-            standing is not None
-            and len(self.invocation.history.steps) >= standing.steps_min
-            and self._stretch < standing.stretch_max
-            and asyncio.current_task() is self.task
-        )
+    @property
+    def run_id(self) -> RunId:
+        """Its run's."""
+        return self.invocation.run.run_id
 
-    def stand(self, boundary: Boundary) -> Generator[Any, Any, Invocation]:
-        """Gives the pass's answer and waits for the invocation that goes on here. Raises `PassStopped` if there is none."""
+    def go_on(self, following: Following | None) -> None:
+        """Let it go on with the next invocation of its run; or, with none, end at its step."""
+        raise NotImplementedError
+
+    def _may_go_far(self) -> bool:
         standing = self._standing
-        if standing is None:
-            raise PassStopped
+        return standing is not None and len(self.invocation.history.steps) >= standing.steps_min and self._stretch < standing.stretch_max
+
+    def _stops_at(self, boundary: Boundary) -> None:
         self._boundary = boundary
         self._stretch += 1
-        self._waiter = asyncio.get_running_loop().create_future()
-        standing.add(self)
-        self._teller.answered(self)
-        try:
-            yield from self._waiter.__await__()
-        except asyncio.CancelledError:
-            # A timeout around the step, or the end of the worker: the body ends as if it had done so at once.
-            self._give_back()
-            raise PassStopped from None
-        finally:
-            standing.remove(self)
-        if self.pass_ is not None and self.pass_.is_disturbed:
-            self._give_back()
-        if self._next is None:
+
+    def _goes_on_with(self, following: Following | None) -> Invocation:
+        """Takes up the invocation. Raises `PassStopped` if there is none, or if it is not for this body after all."""
+        if following is not None and self.pass_ is not None and self.pass_.is_disturbed:
+            self._teller.begin(self.function, *following)
+            following = None
+        if following is None:
             raise PassStopped
-        (self.invocation, self.done), self._next = self._next, None
+        self.invocation, self.done = following
         self._teller.listen(self)
         return self.invocation
-
-    def _give_back(self) -> None:
-        """What was to go on in it begins at the first line."""
-        if self._next is not None:
-            (invocation, done), self._next = self._next, None
-            self._teller.begin(self.function, invocation, done)
 
     def leads_to(self, invocation: Invocation) -> bool:
         """Whether a replay of this invocation would come to this very step, and go on from it."""
@@ -133,12 +122,6 @@ class Body:
             case _:
                 return False
 
-    def go_on(self, following: tuple[Invocation, Done] | None) -> None:
-        """Let it go on with the next invocation of its run; or, with none, end at its step."""
-        self._next = following
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
 
 def _is_continued(before: FullHistory, after: FullHistory) -> bool:
     """Whether one history begins with the other: they are equal, or the longer was made of the other's very entries."""
@@ -148,63 +131,148 @@ def _is_continued(before: FullHistory, after: FullHistory) -> bool:
     return len(after.steps) > count and (count == 0 or after.steps[count - 1] is before.steps[count - 1])
 
 
-class Standing:
-    """The bodies of one process that stand at a step, by run."""
+class CoroutineBody(Body):
+    """The body of an async function. A `Keeper` of its pass."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, steps_min: int = STEPS_MIN, stretch_max: int = STRETCH_MAX) -> None:
-        self.steps_min = steps_min
-        self.stretch_max = stretch_max
-        self._loop = loop
-        self._bodies: OrderedDict[RunId, Body] = OrderedDict()
-        self._timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _next: Following | None = None
 
-    def add(self, body: Body) -> None:
+    def may_stand(self) -> bool:
+        """Whether its pass may wait here: it is a long run's, and called by the body itself, not by a task beside it."""
+        return self._may_go_far() and asyncio.current_task() is self.task
+
+    def stand(self, boundary: Boundary) -> Generator[Any, Any, Invocation]:
+        """Gives the pass's answer and waits for the invocation that goes on here. Raises `PassStopped` if there is none."""
+        if self._standing is None:
+            raise PassStopped
+        shelf = self._standing.coroutines
+        loop = asyncio.get_running_loop()
+        self._stops_at(boundary)
+        self._waiter = loop.create_future()
+        timer = loop.call_later(WAIT_S, shelf.end, self)
+        shelf.add(self)
+        self._teller.answered(self)
+        try:
+            yield from self._waiter.__await__()
+        except asyncio.CancelledError:
+            # A timeout around the step, or the end of the worker: the body ends as if it had done so at once.
+            if self._next is not None:
+                self._teller.begin(self.function, *self._next)
+            raise PassStopped from None
+        finally:
+            timer.cancel()
+            shelf.remove(self)
+        following, self._next = self._next, None
+        return self._goes_on_with(following)
+
+    def go_on(self, following: Following | None) -> None:
+        """As `Body.go_on`. On the user loop."""
+        self._next = following
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class ThreadBody(Body):
+    """The body of a sync function, in its thread. A `ThreadKeeper` of its pass."""
+
+    def __init__(self, function: Function, invocation: Invocation, done: Done, teller: Teller, standing: Standing | None) -> None:
+        super().__init__(function, invocation, done, teller, standing)
+        self.ended: Future[None] = Future()
+        """Its thread has left it."""
+        self._next: SimpleQueue[Following | None] = SimpleQueue()
+
+    def may_stand(self) -> bool:
+        """Whether its pass may wait here: it is a long run's."""
+        return self._may_go_far()
+
+    def stand(self, boundary: Boundary) -> Invocation:
+        """As `CoroutineBody.stand`, in the body's thread."""
+        if self._standing is None:
+            raise PassStopped
+        shelf = self._standing.threads
+        self._stops_at(boundary)
+        shelf.add(self)
+        self._teller.answered(self)
+        try:
+            following = self._next.get(timeout=WAIT_S)
+        except Empty:
+            # Whoever has taken it off the shelf in this moment says what it goes on with.
+            following = None if shelf.remove(self) else self._next.get()
+        return self._goes_on_with(following)
+
+    def go_on(self, following: Following | None) -> None:
+        """As `Body.go_on`. From any thread."""
+        self._next.put(following)
+
+
+B = TypeVar("B", bound=Body)
+
+
+class Shelf(Generic[B]):
+    """The bodies of one sort that stand, by run: at most so many. From any thread; it wakes a body in the caller's."""
+
+    def __init__(self, bodies_max: int) -> None:
+        self.bodies_max = bodies_max
+        self._lock = threading.Lock()
+        self._bodies: OrderedDict[RunId, B] = OrderedDict()
+
+    def add(self, body: B) -> None:
         """It stands. The run's body before it, if one still does, and the one that has stood longest, if there are too many, end."""
-        self.end(body.invocation.run.run_id)
-        if len(self._bodies) >= BODIES_MAX:
-            self.end(next(iter(self._bodies)))
-        body.stands_until_s = self._loop.time() + WAIT_S
-        self._bodies[body.invocation.run.run_id] = body
-        if self._timer is None:
-            self._timer = self._loop.call_at(body.stands_until_s, self._sweep)
+        with self._lock:
+            ending = [self._bodies.pop(body.run_id, None)]
+            if len(self._bodies) >= self.bodies_max:
+                ending.append(self._bodies.popitem(last=False)[1])
+            self._bodies[body.run_id] = body
+        for other in ending:
+            if other is not None:
+                other.go_on(None)
 
-    def remove(self, body: Body) -> None:
-        """It stands no more."""
-        run_id = body.invocation.run.run_id
-        if self._bodies.get(run_id) is body:
-            del self._bodies[run_id]
+    def remove(self, body: B) -> bool:
+        """It stands no more; whether it did."""
+        with self._lock:
+            if self._bodies.get(body.run_id) is not body:
+                return False
+            del self._bodies[body.run_id]
+            return True
+
+    def end(self, body: B) -> None:
+        """It ends at its step, if it still stands."""
+        if self.remove(body):
+            body.go_on(None)
 
     def goes_on(self, function: Function, invocation: Invocation, done: Done) -> bool:
         """Whether a body of the run goes on with this invocation. One that stands and cannot ends."""
-        body = self._bodies.pop(invocation.run.run_id, None)
+        with self._lock:
+            body = self._bodies.pop(invocation.run.run_id, None)
         if body is None:
             return False
         is_next = body.function is function and body.leads_to(invocation)
         body.go_on((invocation, done) if is_next else None)
         return is_next
 
-    def end(self, run_id: RunId) -> None:
-        """The run's body ends at its step, if one stands."""
-        body = self._bodies.pop(run_id, None)
-        if body is not None:
+    def end_all(self) -> list[B]:
+        """Every body ends at its step. Those that did."""
+        with self._lock:
+            bodies = list(self._bodies.values())
+            self._bodies.clear()
+        for body in bodies:
             body.go_on(None)
+        return bodies
+
+
+class Standing:
+    """The bodies of one process that stand at a step."""
+
+    def __init__(self, *, steps_min: int = STEPS_MIN, stretch_max: int = STRETCH_MAX) -> None:
+        self.steps_min = steps_min
+        self.stretch_max = stretch_max
+        self.coroutines: Shelf[CoroutineBody] = Shelf(COROUTINES_MAX)
+        self.threads: Shelf[ThreadBody] = Shelf(THREADS_MAX)
 
     async def end_all(self) -> None:
-        """Every body ends at its step, and has so long as it might have stood to unwind."""
-        bodies = list(self._bodies.values())
-        for body in bodies:
-            self.end(body.invocation.run.run_id)
-        tasks = [body.task for body in bodies if body.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=WAIT_S)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _sweep(self) -> None:
-        self._timer = None
-        now_s = self._loop.time()
-        for body in list(self._bodies.values()):
-            if body.stands_until_s <= now_s:
-                self.end(body.invocation.run.run_id)
-        if self._bodies:
-            self._timer = self._loop.call_at(next(iter(self._bodies.values())).stands_until_s, self._sweep)
+        """Every body ends at its step, and has so long as it might have stood to unwind. On the user loop."""
+        unwinding: list[asyncio.Future[None]] = [asyncio.wrap_future(body.ended) for body in self.threads.end_all()]
+        unwinding += [body.task for body in self.coroutines.end_all() if body.task is not None]
+        if unwinding:
+            await asyncio.wait(unwinding, timeout=WAIT_S)

@@ -360,6 +360,16 @@ class SyncStep:
         if pass_.is_discovery:
             # Told by discovery alone: a callback that was authorized still runs, and no compensator is missed for it.
             _refuse_in_coroutine(boundary.step_id)
+        while True:
+            try:
+                return self._meet(boundary)
+            except PassStopped:
+                if not pass_.may_stand(boundary):
+                    raise
+            pass_.stand_in_thread(boundary)
+
+    def _meet(self, boundary: StepBoundary) -> object:
+        pass_ = self._pass
         reaction = pass_.meet(boundary)
         match reaction:
             case Replay(value):

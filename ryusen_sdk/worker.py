@@ -28,7 +28,7 @@ from ryusen_sdk.errors import MisuseError
 from ryusen_sdk.host import Host
 from ryusen_sdk.line import Line, Server, Timings
 from ryusen_sdk.session import Session, WorkerFacts
-from ryusen_sdk.standing import Standing
+from ryusen_sdk.standing import THREADS_MAX, Standing
 from ryusen_sdk.status import OnStatus, WorkerStatus
 from ryusen_sdk.threads import ThreadPool
 
@@ -75,9 +75,8 @@ class Worker:
         SystemExit or KeyboardInterrupt from user code drains the rest and is then raised here. Cancelling it stops at once.
         """
         manifest = self._app.manifest()
-        pool = ThreadPool(self._capacity)
-        loop = asyncio.get_running_loop()
-        host = Host(self._app.registry, loop, pool, standing=Standing(loop))
+        pool = ThreadPool(self._capacity + THREADS_MAX)
+        host = Host(self._app.registry, asyncio.get_running_loop(), pool, standing=Standing())
         host.check()
         facts = WorkerFacts(
             scope=self._app.scope,

