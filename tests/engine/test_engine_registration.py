@@ -251,12 +251,14 @@ BLOCK = DefinitionBlocked("duplicate_step_id", "a")  # type: ignore[arg-type]  #
 async def test_a_blocked_run_is_woken_by_a_newer_release_and_by_no_older_one() -> None:
     async with Bench() as bench:
         await bench.publish()
+        (await bench.connected("wk_1", functions={"f": body()}, release_id="r1")).disconnect()
         newest = await bench.connected("wk_2", functions={"f": lambda _: BLOCK}, release_id="r2")
         run_id = await bench.begin()
         assert (await bench.row(run_id)).status == "definition_blocked"
         count = len(newest.invocations)
-        older = await bench.connected("wk_0", functions={"f": body()})
-        assert (len(newest.invocations), len(older.invocations)) == (count, 0)
+        unversioned = await bench.connected("wk_0", functions={"f": body()})
+        older = await bench.connected("wk_1", functions={"f": body()}, release_id="r1")
+        assert (len(newest.invocations), len(older.invocations), len(unversioned.invocations)) == (count, 0, 0)
         fixed = await bench.connected("wk_3", functions={"f": body(Step("a"))}, release_id="r3")
         assert await bench.ended(run_id) == ("succeeded", "not_required")
         assert len(fixed.of("forward")) == 1
