@@ -70,6 +70,7 @@ def test_a_run_is_followed_through_failure_and_compensation_without_a_reload(at:
     expect(page.locator(".lane.passes")).to_contain_text("passes")
     at.let("go-follow")
     expect(head(page)).to_contain_text("Failed")
+    expect(head(page)).to_contain_text("ryusen_sdk.Terminal: no carrier takes it")
     expect(head(page)).to_contain_text("Partially compensated (2 undone, 2 had nothing to undo)")
     undone = page.get_by_role("table", name="What is undone").get_by_role("row")
     expect(undone).to_have_count(5)

@@ -51,7 +51,7 @@ function runView(context, state, route, run) {
   return [
     head(context, run),
     h("div.state", { "aria-label": "How the run stands" },
-      h("div", null, h("span.label", null, "Status"), word(say.runWord(run))),
+      h("div", null, h("span.label", null, "Status"), word(say.runWord(run)), whyEnded(run)),
       run.outcome && run.status !== "ended" ? h("div", null, h("span.label", null, "Outcome"), word(say.runWord({ ...run, status: "ended" }))) : null,
       h("div", null, h("span.label", null, "Recovery"), run.recovery ? word(say.recoveryWord(run.recovery, run.unwind_counts)) : h("span.quiet", null, "none yet"), whyPartial(run)),
       h("div", null, h("span.label", null, run.ended_at_ms === null ? "Running for" : "Took"), h("span", null, run.ended_at_ms === null ? say.soFar(took) : say.span(took))),
@@ -69,6 +69,15 @@ function runView(context, state, route, run) {
       { key: name, "aria-current": name === tab ? "page" : null, "data-still": true }))),
     h("div.tab", { key: tab }, PARTS[tab](context, state, route, run)),
   ];
+}
+
+const WHY_MOST = 300;
+
+// As much as fits at the head; the whole of it is the output.
+function whyEnded(run) {
+  if (!run.failure) return null;
+  const said = say.errorText(run.failure);
+  return h("span.quiet.message", null, said.length > WHY_MOST ? `${said.slice(0, WHY_MOST)}…` : said);
 }
 
 // A recovery that reached less than everything always says why.
@@ -146,7 +155,7 @@ function picture(context, run, plan) {
   const percent = (place) => `${(((place - plan.from) / plan.shown) * 100).toFixed(NUMBERS)}%`;
   const marks = plan.gaps.length
     ? plan.gaps.map(([from, to]) => ({ at: from, place: (plan.at(from) + plan.at(to)) / 2, text: `⋯ ${say.span(to - from)}` })).filter(({ place }) => place >= plan.from && place <= plan.from + plan.shown)
-    : timeline.ticks(plan.from, plan.from + plan.shown, context.narrow ? 2 : 6).map(({ at, text }) => ({ at, place: at, text }));
+    : timeline.ticks(plan.from, plan.from + plan.shown, context.narrow ? 3 : 6).map(({ at, text }) => ({ at, place: at, text }));
   const late = plan.from + plan.shown * 0.93;
   const gridKey = marks.map(({ place }) => number(place)).join(" ");
   const scaleKey = plan.gaps.length ? `${plan.total} ${plan.gaps.join(" ")}` : "";
