@@ -239,18 +239,29 @@ class ListPane(Pane):
             return None
         if documents is self._documents and seen == self._seen and now_ms < self._until_ms:
             return self._listed
-        self._documents, self._seen = documents, seen
+        is_same, self._documents, self._seen = documents is self._documents, documents, seen
+        if is_same:
+            return self._aged(now_ms)
         if self.place == "unknown":
             documents = tuple(sorted(documents, key=lambda one: (one.unknown_at_ms or 0, one.attempt_id)))
         before, self._made = self._made, {}
         for document in documents:
             known = before.get(id(document))
-            if known is None or known.document is not document or (known.row.key in seen and not known.from_ms <= now_ms < known.until_ms):
-                until_ms = tables.age_until_ms(self.spec.moved_ms(document), now_ms)
-                known = _Made(document, now_ms, until_ms, self.spec.row(document, self._dashboard.glyphs, now_ms))
-            self._made[id(document)] = known
+            self._made[id(document)] = known if known is not None and known.document is document else self._make(document, now_ms)
+        return self._aged(now_ms)
+
+    def _make(self, document: object, now_ms: int) -> _Made:
+        until_ms = tables.age_until_ms(self.spec.moved_ms(document), now_ms)
+        return _Made(document, now_ms, until_ms, self.spec.row(document, self._dashboard.glyphs, now_ms))
+
+    def _aged(self, now_ms: int) -> list[Row]:
+        """The rows, those that are seen as old as they are now."""
+        seen = [(at, known) for at, known in self._made.items() if known.row.key in self._seen]
+        for at, known in seen:
+            if not known.from_ms <= now_ms < known.until_ms:
+                self._made[at] = self._make(known.document, now_ms)
+        self._until_ms = min((self._made[at].until_ms for at, _ in seen), default=tables.NEVER_MS)
         self._listed = [known.row for known in self._made.values()]
-        self._until_ms = min((known.until_ms for known in self._made.values() if known.row.key in seen), default=tables.NEVER_MS)
         return self._listed
 
     def _nothing(self) -> list[Line]:

@@ -65,7 +65,7 @@ def plain(line: Line) -> str:
 
 def width(line: Line) -> int:
     """Terminal columns."""
-    return sum(cell_len(span.text) for span in line)
+    return sum(len(span.text) if span.text.isascii() else cell_len(span.text) for span in line)
 
 
 def cut(line: Iterable[Span], columns: int, *, unicode: bool = True) -> Line:
@@ -90,9 +90,12 @@ def cut(line: Iterable[Span], columns: int, *, unicode: bool = True) -> Line:
 
 def fitted(line: Iterable[Span], columns: int, *, unicode: bool = True) -> Line:
     """Exactly that many columns."""
-    kept = cut(line, columns, unicode=unicode)
-    missing = columns - width(kept)
-    return (*kept, Span(" " * missing)) if missing > 0 else kept
+    spans = tuple(line)
+    missing = columns - width(spans)
+    if missing < 0:
+        spans = cut(spans, columns, unicode=unicode)
+        missing = columns - width(spans)
+    return (*spans, Span(" " * missing)) if missing > 0 else spans
 
 
 def wrapped(line: Line, columns: int) -> list[Line]:

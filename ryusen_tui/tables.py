@@ -5,6 +5,7 @@ Owns which facts a list shows and which it leaves out where there is no room. A 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -137,14 +138,31 @@ def row_line(row: Row, widths: Sequence[int], *, glyphs: Glyphs, selected: bool)
     return _joined(row.cells, widths, unicode=glyphs.unicode, marker=glyphs.text("▸", ">") if selected else "")
 
 
+def changed_places(before: Row, after: Row, widths: Sequence[int]) -> list[tuple[int, int]]:
+    """Where a row that stays in its place is drawn otherwise: the first column of each such cell, and how many it has."""
+    places: list[tuple[int, int]] = []
+    at = MARKER
+    for was, now, columns in zip(before.cells, after.cells, widths, strict=True):
+        if columns and was != now:
+            places.append((at, columns))
+        at += columns + GAP if columns else 0
+    return places
+
+
 def _joined(cells: Sequence[Line], widths: Sequence[int], *, unicode: bool, marker: str) -> Line:
     spans: list[Span] = [Span(f" {marker:<{MARKER - 1}}")]
     shown = [index for index, columns in enumerate(widths) if columns]
     for index in shown:
-        spans += fitted(cells[index], widths[index], unicode=unicode)
+        spans += _cell(cells[index], widths[index], unicode=unicode)
         if index != shown[-1]:
             spans.append(Span(" " * GAP))
     return tuple(spans)
+
+
+@lru_cache(maxsize=4096)
+def _cell(cell: Line, columns: int, *, unicode: bool) -> Line:
+    """A cell in its column. Of a row that is drawn again, most cells are as they were."""
+    return fitted(cell, columns, unicode=unicode)
 
 
 def age(at_ms: int | None, now_ms: int) -> str:

@@ -7,6 +7,7 @@ lines that are different are drawn again: a list is looked at for hours.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.segment import Segment
@@ -20,7 +21,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from ryusen_tui.spans import Glyphs, Line, cut, fitted, own, wrapped
-from ryusen_tui.tables import Column, Row, head_line, layout, row_line
+from ryusen_tui.tables import Column, Row, changed_places, head_line, layout, row_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from ryusen_protocol.words import Tone
+    from ryusen_tui.spans import Span
 
 STYLES: Final[dict[Tone | None, Style]] = {
     None: Style(),
@@ -57,8 +59,15 @@ MOVES: Final[tuple[Binding, ...]] = (
 
 
 def segments(line: Line, base: Style, *, marked: bool = False, dim: bool = False) -> list[Segment]:
-    """A painted line as the terminal gets it."""
-    return [Segment(span.text, _style(base, span.tone, strong=span.strong, marked=marked, dim=dim)) for span in line]
+    """A painted line as the terminal gets it. What is painted alike is one piece: pieces are what drawing takes its time for."""
+    return [
+        Segment("".join(span.text for span in alike), _style(base, tone, strong=strong, marked=marked, dim=dim))
+        for (tone, strong), alike in groupby(line, _paint)
+    ]
+
+
+def _paint(span: Span) -> tuple[Tone | None, bool]:
+    return span.tone, span.strong
 
 
 @lru_cache(maxsize=256)
@@ -191,7 +200,8 @@ class Table(Lines):
         before, key, top, index = self.rows, self.key, self.scroll_offset.y, self.index
         is_another = said != self._note or is_old != self.is_old or not (before and rows)
         self.rows, self._note, self.is_old = rows, said, is_old
-        self._at = {row.key: at for at, row in enumerate(rows)}
+        if not (len(before) == len(rows) and all(map(_is_one_thing, before, rows))):
+            self._at = {row.key: at for at, row in enumerate(rows)}
         if self.key not in self._at:
             self.key = rows[min(index, len(rows) - 1)].key if rows else None
         self.virtual_size = Size(self.size.width, len(rows) + 1)
@@ -200,7 +210,17 @@ class Table(Lines):
             self.refresh()
             return
         seen = range(top, top + max(0, self.size.height - 1))
-        self._refresh_rows(at for at in seen if before[at : at + 1] != rows[at : at + 1])
+        regions = [region for at in seen for region in self._changed(before[at : at + 1], rows[at : at + 1], 1 + at - top)]
+        if regions:
+            self.refresh(*regions)
+
+    def _changed(self, before: list[Row], after: list[Row], y: int) -> list[Region]:
+        """What is to be drawn anew on that line of the screen: of a row that stayed, only the cells that are different."""
+        if before == after:
+            return []
+        if not before or not after or before[0].key != after[0].key or not self._widths:
+            return [Region(0, y, self.size.width, 1)]
+        return [Region(x, y, columns, 1) for x, columns in changed_places(before[0], after[0], self._widths)]
 
     def _refresh_rows(self, indices: Iterable[int]) -> None:
         """Draw the rows at these places anew, and nothing else."""
@@ -289,6 +309,10 @@ class Table(Lines):
         return Strip(
             segments(fitted(line, columns, unicode=self.unicode), base, marked=marked and self.has_focus, dim=self.is_old), columns
         )
+
+
+def _is_one_thing(one: Row, other: Row) -> bool:
+    return one is other or one.key == other.key
 
 
 class Prose(Lines):

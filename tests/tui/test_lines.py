@@ -12,7 +12,7 @@ from ryusen_tui.feed import Filter
 from ryusen_tui.filtering import NotAFilter, run_filter
 from ryusen_tui.logs import LINES_MAX, LogBook
 from ryusen_tui.spans import Glyphs, cut, fitted, foreign, own, plain, width, wrapped
-from ryusen_tui.tables import EVENTS, FUNCTIONS, MATCHES, RUNS, UNKNOWN, WORKERS, layout
+from ryusen_tui.tables import EVENTS, FUNCTIONS, MATCHES, RUNS, UNKNOWN, WORKERS, Row, changed_places, layout, row_line
 from ryusen_tui.widgets import text
 
 
@@ -110,3 +110,26 @@ def test_the_log_is_bounded_and_its_text_is_harmless() -> None:
     assert len(lines) == LINES_MAX
     assert lines[-1] == f"server | {LINES_MAX + 9} \\x1b[31m"
     assert [plain(line) for line in book.lines(f"{LINES_MAX + 9} ")] == [lines[-1]]
+
+
+@pytest.mark.parametrize("columns", [120, 80, 50])
+def test_a_row_differs_from_before_nowhere_but_in_the_cells_that_are_drawn_again(columns: int) -> None:
+    widths = layout(RUNS, columns)
+    texts = ["✓ Succeeded", "–", "漢字 order", "rn_7Kd2", "9s", "310ms", "2/2"]  # noqa: RUF001 - the dash is the glyph
+
+    def row(*texts: str) -> Row:
+        return Row("rn_7Kd2", tuple((own(text),) for text in texts))
+
+    def shown(one: Row) -> str:
+        return plain(row_line(one, widths, glyphs=Glyphs(), selected=False)).replace("漢字", "KANJ")  # one character a column
+
+    before = row(*texts)
+    assert changed_places(before, row(*texts), widths) == []
+    for index, own_columns in enumerate(widths):
+        after = row(*(f"{text}!" if at == index else text for at, text in enumerate(texts)))
+        places = changed_places(before, after, widths)
+        assert [columns for _, columns in places] == ([own_columns] if own_columns else [])
+        drawn = {x for first, columns in places for x in range(first, first + columns)}
+        differs = {x for x, (was, now) in enumerate(zip(shown(before), shown(after), strict=True)) if was != now}
+        assert bool(differs) == bool(own_columns)
+        assert differs <= drawn
