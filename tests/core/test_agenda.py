@@ -176,6 +176,13 @@ def test_a_deadline_before_the_retry_is_when_a_restart_looks() -> None:
     assert wake_at_ms(driver.run) == START_MS + 500
 
 
+@pytest.mark.req("DLN-09")
+def test_a_deadline_before_the_probe_is_when_a_restart_looks_at_a_blocked_run() -> None:
+    driver = Driver(deadline_ms=500)
+    driver.block()
+    assert wake_at_ms(driver.run) == START_MS + 500
+
+
 def test_a_retry_of_a_compensation_is_woken_at_its_instant_whatever_the_deadline() -> None:
     driver = Driver(deadline_ms=500)
     undoing_backoff(driver)
