@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from ryusen_protocol import values
 from ryusen_protocol.errors import ErrorRecord
+
+_FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
+_INSTALLED: Final = re.compile(r"^<|[/\\](?:site-packages|dist-packages|ryusen_sdk|lib[/\\]python3[^/\\]*)[/\\]")
 
 
 def value_text(tagged: msgspec.Raw) -> str:
@@ -55,15 +59,28 @@ def error_text(error: ErrorRecord) -> str:
 
 
 def error_lines(error: ErrorRecord, *, title: str = "failure") -> list[str]:
-    """The error, its details, and what caused it, one line each."""
+    """The error, where it was raised, its details, and what caused it, one line each."""
     lines: list[str] = []
     current: ErrorRecord | None = error
     while current is not None:
         lines.append(f"{title}  {error_text(current)}")
+        place = None if current.stack is None else raised_at(current.stack)
+        if place is not None and place not in current.message:
+            lines.append(f"  at {place}")
         lines.extend(f"  {name} = {value_text(detail)}" for name, detail in (current.details or {}).items())
         current = current.cause
         title = "  cause"
     return lines
+
+
+def raised_at(stack: str) -> str | None:
+    """`file:line in name` of the innermost frame that is no installed package's, of a stack as Python writes it."""
+    frames = _FRAME.findall(stack)
+    own = [frame for frame in frames if not _INSTALLED.search(frame[0])]
+    if not frames:
+        return None
+    file, line, name = (own or frames)[-1]
+    return f"{file}:{line} in {name}"
 
 
 def instant_text(at_ms: int) -> str:

@@ -13,8 +13,9 @@ from ryusen_cli.views.history import Teller
 from ryusen_cli.views.run import ended_run_line, run_lines, run_row
 from ryusen_protocol import values
 from ryusen_protocol.api import EventRun, HistoryEntryDocument, RunDetail
+from ryusen_protocol.errors import ErrorRecord
 from ryusen_protocol.ids import RunId
-from ryusen_protocol.plain import input_text, value_text
+from ryusen_protocol.plain import error_lines, input_text, value_text
 
 FAILURE = {
     "category": "carrier",
@@ -225,3 +226,21 @@ def test_a_terminal_without_utf8_gets_plain_glyphs() -> None:
     output.lines(run_lines(run(), output, typed, now_ms=1))
     out.flush()
     assert b"x Failed" in out.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_error_names_the_place_in_the_authors_own_code_where_it_was_raised() -> None:
+    own = '  File "/home/me/my shop/orders.py", line 41, in charge_card\n    return cards[order]\n           ~~~~~^^^^^^^\n'
+    theirs = '  File "/home/me/.venv/lib/python3.11/site-packages/cards/api.py", line 7, in __getitem__\n    raise KeyError(name)\n'
+
+    def told(stack: str | None, message: str = "'card'") -> list[str]:
+        cause = ErrorRecord("KeyError", message, retryable=True, stack=stack)
+        return error_lines(ErrorRecord("step_failed", "charge failed", retryable=False, cause=cause))
+
+    assert told(own + theirs) == [
+        "failure  step_failed: charge failed",
+        "  cause  KeyError: 'card'",
+        "  at /home/me/my shop/orders.py:41 in charge_card",
+    ]
+    assert told(theirs)[-1] == "  at /home/me/.venv/lib/python3.11/site-packages/cards/api.py:7 in __getitem__"
+    assert told(own, "see /home/me/my shop/orders.py:41 in charge_card") == told(None, "see /home/me/my shop/orders.py:41 in charge_card")
+    assert told("Error: no\n    at charge (orders.js:4:2)") == told(None)
