@@ -11,6 +11,7 @@ import traceback
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
+from urllib.parse import quote
 
 from rich.text import Text
 from textual import work
@@ -106,6 +107,7 @@ App.-ascii Toast { border: none; }
         self.set_class(not unicode, ASCII)
         self.link = Link(url)
         self.api = Api(workspace, token)
+        self._workspace = workspace
         self.glyphs = Glyphs(unicode)
         self.logs = logs
         self.owns_server = owns_server
@@ -290,7 +292,8 @@ App.-ascii Toast { border: none; }
     def action_browse(self) -> None:
         """The same thing in the browser."""
         if isinstance(self.screen, Framed):
-            self._browse(self.link.url + self.screen.marked_path())
+            named = "" if self._workspace == "default" else f"?workspace={quote(self._workspace, safe='')}"
+            self._browse(self.link.url + self.screen.marked_path() + named)
 
     @work(exit_on_error=False)
     async def _browse(self, url: str) -> None:

@@ -115,6 +115,11 @@ def test_a_page_is_opened_in_the_browser_which_gets_none_of_the_terminal(gallery
         made.until("live")
         made.type("4o")
         made.until(f"no browser here; the address is {gallery.stage.url}/workers")
+    other = [*COMMAND, "tui", "--url", gallery.stage.url, "--workspace", "other"]
+    with terminal(other, tmp_path, (120, 40), BROWSER="", DISPLAY="", WAYLAND_DISPLAY="") as made:
+        made.until("live")
+        made.type("4o")
+        made.until(f"the address is {gallery.stage.url}/workers?workspace=other")
     with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path, (120, 40), BROWSER="/bin/false", DISPLAY="") as made:
         made.until("live")
         made.type("o")
