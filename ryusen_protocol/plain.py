@@ -64,13 +64,19 @@ def error_lines(error: ErrorRecord, *, title: str = "failure") -> list[str]:
     current: ErrorRecord | None = error
     while current is not None:
         lines.append(f"{title}  {error_text(current)}")
-        place = None if current.stack is None else raised_at(current.stack)
-        if place is not None and place not in current.message:
+        place = error_place(current)
+        if place is not None:
             lines.append(f"  at {place}")
         lines.extend(f"  {name} = {value_text(detail)}" for name, detail in (current.details or {}).items())
         current = current.cause
         title = "  cause"
     return lines
+
+
+def error_place(error: ErrorRecord) -> str | None:
+    """Where it was raised, unless its message says so or its stack does not."""
+    place = None if error.stack is None else raised_at(error.stack)
+    return None if place is None or place in error.message else place
 
 
 def raised_at(stack: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ryusen_cli.output import Cell, Output, Painted, table_lines
 from ryusen_protocol import words
 from ryusen_protocol.durations import format_ms
-from ryusen_protocol.plain import error_lines, error_text, input_text, instant_text, is_value, value_text
+from ryusen_protocol.plain import error_lines, error_place, error_text, input_text, instant_text, is_value, value_text
 
 if TYPE_CHECKING:
     from ryusen_protocol.api import AttemptDocument, Blocker, EventRun, RunDetail, RunSummary, StepDocument, UnwindTarget
@@ -169,7 +169,8 @@ def _steps(steps: Sequence[StepDocument], output: Output, *, now_ms: int) -> Lin
 
 def _step_note(step: StepDocument, *, now_ms: int) -> Cell:
     if step.failure is not None:
-        return error_text(step.failure)
+        place = error_place(step.failure)
+        return error_text(step.failure) + ("" if place is None else f"  at {place}")
     if step.state == "pending":
         return _waits_for(step, now_ms=now_ms)
     return value_text(step.result) if is_value(step.result) else ""

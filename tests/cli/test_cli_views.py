@@ -244,3 +244,5 @@ def test_an_error_names_the_place_in_the_authors_own_code_where_it_was_raised() 
     assert told(theirs)[-1] == "  at /home/me/.venv/lib/python3.11/site-packages/cards/api.py:7 in __getitem__"
     assert told(own, "see /home/me/my shop/orders.py:41 in charge_card") == told(None, "see /home/me/my shop/orders.py:41 in charge_card")
     assert told("Error: no\n    at charge (orders.js:4:2)") == told(None)
+    failed = step("charge", "failed", attempts=[], result=None, due_at_ms=None, failure={**FAILURE, "stack": own + theirs})
+    assert "carrier: no carrier  at /home/me/my shop/orders.py:41 in charge_card\n" in shown(run(steps=[failed]))
