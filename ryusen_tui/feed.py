@@ -90,6 +90,7 @@ class Feed:
         self._watched = frozenset(watched)
         missing: list[Topic] = [topic for topic in topics if self._is_missing(topic)]
         self.need(*missing)
+        self._tick()
         self._something.set()
 
     def _is_missing(self, topic: Topic) -> bool:

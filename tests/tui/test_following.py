@@ -187,3 +187,12 @@ async def test_a_position_that_no_server_can_read_is_said_and_got_over(source: S
         line.meets = None
         wanted = await off_loop(lambda: source.run_of("order/placed", {}))
         await until(lambda: feed.contact == "live" and wanted in listed(feed), "it follows again")
+
+
+async def test_what_workers_are_at_is_asked_for_as_soon_as_somebody_looks(source: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(source) as (feed, _):
+        await until(lambda: feed.board.workers, "workers are known")
+        monkeypatch.setattr(feeds, "WORKERS_S", 0.0)
+        assert "workers" not in feed._needed
+        feed.watch("workers", "releases")
+        assert "workers" in feed._needed  # no change of the history tells of it, and what is there may be from long ago
