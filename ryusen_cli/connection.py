@@ -19,7 +19,7 @@ from ryusen_protocol.sse import StreamBroken, StreamParser
 from ryusen_protocol.words import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ryusen_protocol.client import StreamRequest
     from ryusen_protocol.operator import RefusalEnvelope
@@ -38,6 +38,8 @@ _TELLS_NOTHING: Final = frozenset(
     ("busy", "unavailable", "storage_unavailable", "request_timeout", "unauthorized", "forbidden", "internal", "server")
 )
 """Refusals of one sending that say nothing of another whose answer was lost."""
+_LISTS: Final = {"runs": "runs", "attempts": "attempts", "events": "events", "applications": "apps", "routing": "routing"}
+"""What stands in a route before an id, and the commands that list what there is."""
 
 
 class Reply(msgspec.Struct, Generic[T], frozen=True):
@@ -56,10 +58,11 @@ class AnswerLost(Exception):
 
 
 class Connection:
-    """Requests to one base URL, in turn. Not for several threads."""
+    """Requests to one base URL, in turn. Not for several threads. `typed` makes the command line that a person is told to type."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, typed: Callable[..., str] | None = None) -> None:
         self.url = url.rstrip("/")
+        self._typed = typed
         self._secure, self._host, self._port, self._prefix = _parts(url)
         self._open: http.client.HTTPConnection | None = None
 
@@ -72,7 +75,7 @@ class Connection:
         except AnswerLost as error:
             message = f"{self.url} took the request, but no whole answer came back: {error}"
             raise CliError(message, exit_code=Exit.UNREACHABLE, hint="ask again") from error
-        return _read(request, status, body, mutation=False)
+        return self._read(request, status, body, mutation=False)
 
     def change(self, request: Request[T], *, wait_ms: int = 0, repeat: str, key: str | None = None) -> Reply[T]:
         """The answer to a mutation that is safe to send again, or a `CliError`.
@@ -86,7 +89,7 @@ class Connection:
                 time.sleep(RESEND_PAUSE_S)
             try:
                 status, body = self.exchange(request, wait_ms=wait_ms)
-                return _read(request, status, body, mutation=True)
+                return self._read(request, status, body, mutation=True)
             except CliError as error:
                 if error.exit_code is Exit.NOT_KNOWN:
                     raise not_known(error.message, repeat, key, code=error.code, extra=error.extra) from error
@@ -115,6 +118,21 @@ class Connection:
                 return self._send(request, answer_s)
             except NeverLeft:
                 raise lost from None  # the first one went out, whatever is known of the second
+
+    def _read(self, request: Request[T], status: int, body: bytes, *, mutation: bool) -> Reply[T]:
+        try:
+            return Reply(request.read(status, body), body)
+        except ApiProblem as problem:
+            error = refused(problem, mutation=mutation)
+            if error.exit_code is Exit.NOT_FOUND and self._typed is not None:
+                error.hint = _what_there_is(request.target, self._typed)
+            raise error from problem
+        except CommandRefused as error:
+            raise command_refused(error.document) from error
+        except UnreadableAnswer as error:
+            if mutation:
+                raise
+            raise CliError(printable(str(error)), hint="check --url: another program may answer there") from error
 
     def _send(self, request: Request[T], answer_s: float) -> tuple[int, bytes]:
         connection = self._connected()
@@ -205,17 +223,10 @@ def command_refused(envelope: RefusalEnvelope) -> CliError:
     return CliError(refusal.message, exit_code=Exit.REFUSED, code=refusal.code, extra=msgspec.to_builtins(envelope))
 
 
-def _read(request: Request[T], status: int, body: bytes, *, mutation: bool) -> Reply[T]:
-    try:
-        return Reply(request.read(status, body), body)
-    except ApiProblem as problem:
-        raise refused(problem, mutation=mutation) from problem
-    except CommandRefused as error:
-        raise command_refused(error.document) from error
-    except UnreadableAnswer as error:
-        if mutation:
-            raise
-        raise CliError(printable(str(error)), hint="check --url: another program may answer there") from error
+def _what_there_is(target: str, typed: Callable[..., str]) -> str | None:
+    """The command that lists what the one that is asked for is not among."""
+    kinds = [_LISTS[part] for part in target.partition("?")[0].split("/")[4:5] if part in _LISTS]
+    return typed(kinds[0], "ls") if kinds else None
 
 
 def _stream_refused(status: int, body: bytes) -> CliError:

@@ -61,7 +61,7 @@ class Client:
         from ryusen_cli.connection import Connection
 
         if self._connection is None:
-            self._connection = Connection(self._url)
+            self._connection = Connection(self._url, self.typed)
         return self._connection
 
     @property

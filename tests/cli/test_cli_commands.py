@@ -354,3 +354,24 @@ def test_a_function_is_shown_by_its_id_or_with_its_application() -> None:
         assert json.loads(ryusen("functions", "show", "pack", "--json", *at).stdout)["workers"] == ["wk_1"]
         assert b"other/fulfil" in ryusen("functions", "show", "fulfil", *at).stderr
         assert [ryusen("functions", "show", name, *at).returncode for name in ("fulfil", "none")] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (("runs", "show", "x"), "runs ls"),
+        (("runs", "cancel", "x"), "runs ls"),
+        (("attempts", "show", "x"), "attempts ls"),
+        (("events", "show", "x"), "events ls"),
+        (("apps", "show", "x"), "apps ls"),
+        (("routing", "show", "x"), "routing ls"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_the_command_that_lists_what_is(words: tuple[str, ...], listed: str) -> None:
+    with told(lambda *_: problem(404, "not_found", "There is no such thing")) as server:
+        said = ryusen(*words, "--url", server.url, "--workspace", "shop")
+        told_json = ryusen(*words, "--url", server.url, "--workspace", "shop", "--json")
+    assert said.returncode == told_json.returncode == 4
+    command = f"ryusen {listed} --url {server.url} --workspace shop"
+    assert f"try: {command}" in said.stderr.decode()
+    assert json.loads(told_json.stdout)["hint"] == command
