@@ -79,6 +79,21 @@ function refusedNotice(mutation) {
   return mutation.state !== "refused" ? null : h("div", { role: "alert" }, notice("bad", "Refused", mutation.error.message, mutation.error.code));
 }
 
+// JSON as it was typed, read once however often it is drawn: the value, or why it is none.
+let latest = { text: null };
+
+function readJson(text) {
+  if (latest.text !== text) {
+    try {
+      latest = { text, value: parseTagged(text) };
+    } catch (error) {
+      if (!(error instanceof NotJson)) throw error;
+      latest = { text, why: error.message };
+    }
+  }
+  return latest;
+}
+
 // --- Resolve ---
 
 const CHOICES = [
@@ -152,14 +167,11 @@ export class Resolve extends Dialog {
   command() {
     const undo = this.attempt.phase === "compensation";
     switch (this.choice) {
-      case "supply_success":
+      case "supply_success": {
         if (!this.result.trim()) return { why: undo ? "Type null, or the value the compensator would have returned." : "Type the result the step should have, as JSON." };
-        try {
-          return { command: { supply_success: { result: parseTagged(this.result) } } };
-        } catch (error) {
-          if (error instanceof NotJson) return { why: `Not JSON yet: ${error.message}.`, wrong: true };
-          throw error;
-        }
+        const { value, why } = readJson(this.result);
+        return why ? { why: `Not JSON yet: ${why}.`, wrong: true } : { command: { supply_success: { result: value } } };
+      }
       case "declare_failure":
         if (!this.category.trim() || !this.message.trim()) return { why: "A failure has a category and a message." };
         return { command: { declare_failure: { failure: { category: this.category.trim(), message: this.message.trim(), retryable: this.retryable } } } };
@@ -320,12 +332,8 @@ export class Send extends Dialog {
     let content;
     if (this.file) content = `"payload_base64":"${this.file.base64}"`;
     else {
-      try {
-        parseTagged(this.data);
-      } catch (error) {
-        if (error instanceof NotJson) return { why: `The data is not JSON yet: ${error.message}.`, wrong: true };
-        throw error;
-      }
+      const { why } = readJson(this.data);
+      if (why) return { why: `The data is not JSON yet: ${why}.`, wrong: true };
       // The text itself is sent: read and written again, a number could lose digits.
       content = `"data":${this.data}`;
     }

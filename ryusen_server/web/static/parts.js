@@ -47,19 +47,22 @@ export function table(label, columns, rows, { className = "" } = {}) {
         h("td", { key: String(index), class: columns[index][1], "data-label": columns[index][0] }, cell)))))));
 }
 
-export function payload(base64) {
+// Payloads and values may be large: each is written out once, and not with every drawing.
+export const payload = (base64) => h("figure.block", { memo: base64 }, () => {
   const { text, bytes, isText } = payloadText(base64);
-  return block(isText ? pretty(text) : text, isText ? `${bytes} bytes` : `${bytes} bytes that are no text, in base64`);
-}
+  return written(isText ? pretty(text) : text, isText ? `${bytes} bytes` : `${bytes} bytes that are no text, in base64`);
+});
 
-export const value = (tagged) => block(valueText(tagged), null);
+export const value = (tagged) => h("figure.block", { memo: serial(tagged) }, () => written(valueText(tagged), null));
+
+export const block = (text, note) => h("figure.block", null, written(text, note));
 
 const SHOWN_CHARACTERS = 20_000;
 
-export function block(text, note) {
+function written(text, note) {
   const shown = printable(text.length > SHOWN_CHARACTERS ? text.slice(0, SHOWN_CHARACTERS) : text, true);
   const cut = text.length > SHOWN_CHARACTERS ? `the first ${SHOWN_CHARACTERS} of ${text.length} characters; the API has all of them` : null;
-  return h("figure.block", null, h("pre", { tabindex: 0 }, shown), note || cut ? h("figcaption", null, [note, cut].filter(Boolean).join("; ")) : null);
+  return [h("pre", { tabindex: 0 }, shown), note || cut ? h("figcaption", null, [note, cut].filter(Boolean).join("; ")) : null];
 }
 
 // Indentation alone is changed, and only where it is certain that nothing else would be.

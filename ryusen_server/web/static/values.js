@@ -41,7 +41,9 @@ export const oneLine = (tagged, most = 160) => {
 
 export function bytesOf(base64) {
   const binary = atob(base64);
-  return Uint8Array.from(binary, (character) => character.charCodeAt(0));
+  const bytes = new Uint8Array(binary.length);
+  for (let at = 0; at < bytes.length; at += 1) bytes[at] = binary.charCodeAt(at);
+  return bytes;
 }
 
 export function base64Of(bytes) {
