@@ -40,8 +40,9 @@ def tui(
 
 
 def has_terminal() -> bool:
-    """Whether a dashboard can be shown: both ways lead to a terminal that moves its cursor."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether a dashboard can be shown: every way leads to a terminal that moves its cursor. It is drawn by way of stderr."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _follow(url: str | None, token: str | None, workspace: str | None, config: str | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.tui.conftest import Gallery
-from tests.tui.ptys import COMMAND, ROOT, plain, restored, terminal
+from tests.tui.ptys import ALTERNATE_ON, COMMAND, ROOT, plain, restored, terminal
 from tests.tui.stage import PATIENCE_S, environment
 
 CRASH = """
@@ -107,6 +107,19 @@ def test_without_a_terminal_what_commits_comes_as_plain_lines(gallery: Gallery, 
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
+
+
+def test_with_its_errors_led_elsewhere_it_is_no_dashboard_that_nobody_sees(gallery: Gallery, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = ["sh", "-c", 'exec "$@" 2>told', "sh", *COMMAND, "tui", "--url", gallery.stage.url]
+    with terminal(command, tmp_path) as made:
+        deadline = time.monotonic() + PATIENCE_S
+        while "run created" not in plain(made.received):  # what committed before it follows is not told
+            assert time.monotonic() < deadline, plain(made.received)
+            gallery.stage.run_of("order/placed", {})
+        assert told.read_text().startswith("no terminal here")
+        assert ALTERNATE_ON not in made.received
+        assert "\x1b" not in told.read_text()
 
 
 def test_the_dashboard_stands_in_front_of_what_it_runs_and_takes_it_along(tmp_path: Path) -> None:
