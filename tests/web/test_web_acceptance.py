@@ -82,6 +82,8 @@ def test_a_run_is_followed_through_failure_and_compensation_without_a_reload(at:
     ]
     expect(undone.nth(1)).to_contain_text("no compensator")
     expect(page.locator(".lane.unwind")).to_have_count(4)
+    page.get_by_role("link", name="Input and output").click()
+    expect(page.locator(".failure").first).to_contain_text(re.compile(r"at \S*shop\.py:[0-9]+ in fulfil_order"))
     assert page.evaluate("globalThis.same") is True
 
 

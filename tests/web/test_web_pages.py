@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
-from ryusen_protocol import words
+from ryusen_protocol import plain, words
 from ryusen_protocol.api import UnwindCounts
 from ryusen_protocol.durations import format_ms
 from tests.acceptance.product import W, eventually
@@ -499,6 +499,19 @@ def test_words_spans_and_foreign_text_are_said_as_in_terminals(at: Shop) -> None
             said("attemptWord", [attempt, 0])[0]["text"]
             == words.attempt_word("authorized", out_of_contact=True, unknown_in_ms=left_ms).text
         )
+    own, installed, made = (
+        f'  File "{file}", line 7, in work\n    x()\n' for file in ("/a b/\u202eapp.py", "/v/site-packages/x.py", "<string>")
+    )
+    stacks = [
+        "",
+        "no frame",
+        own,
+        installed,
+        own + installed + made,
+        installed + own + own.replace("7", "8") + installed,
+        made + installed,
+    ]
+    assert said("raisedAt", *[[stack] for stack in stacks]) == [plain.raised_at(stack) for stack in stacks]
     for reason, hidden in ((None, None), ("hidden", "a\u202eb"), ("hidden", None), ("not_met", None), ("new\x1b", None)):
         assert said("skipReason", [reason, hidden])[0] == words.skip_reason(reason, hidden)
 

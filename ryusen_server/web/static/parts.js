@@ -1,7 +1,7 @@
 // The pieces every page is made of: words with their glyphs, ids, instants, facts, tables, and the five looks of what is asked for.
 
 import { h } from "./dom.js";
-import { age, clock, fromNow, instant, printable } from "./say.js";
+import { age, clock, fromNow, instant, printable, raisedAt } from "./say.js";
 import { oneLine, payloadText, valueText } from "./values.js";
 
 export const word = (said, title) => said.text === "" ? null : h(`span.word.tone-${said.tone}`, { title },
@@ -85,10 +85,12 @@ function pretty(text) {
 }
 
 export function failure(error, title = "Failure") {
+  const raised = error.stack ? raisedAt(error.stack) : null;
   const details = Object.entries(error.details ?? {});
   return h("section.failure", null, h("h3", null, title),
     h("p", null, h("code.category", null, printable(error.category)), " ", h("span.message", null, printable(error.message, true)), " ",
       h("span.quiet", null, error.retryable ? "(may be retried)" : "(not to be retried)")),
+    raised && !error.message.includes(raised) ? h("p", null, "at ", h("code", null, printable(raised))) : null,
     details.length ? facts(...details.map(([name, tagged]) => [printable(name), oneLine(tagged)])) : null,
     error.stack ? h("details", null, h("summary", null, "Stack"), block(error.stack, null)) : null,
     error.cause ? failure(error.cause, "Caused by") : null);

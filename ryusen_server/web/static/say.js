@@ -121,6 +121,16 @@ export function errorText(error) {
   return `${printable(error.category)}: ${printable(error.message)}`;
 }
 
+const FRAME = /^ {2}File "([^"\n]+)", line (\d+), in (.+)$/gm;
+const INSTALLED = /^<|[/\\](?:site-packages|dist-packages|ryusen_sdk|lib[/\\]python3[^/\\]*)[/\\]/;
+
+// `file:line in name` of the innermost frame that is no installed package's, of a stack as Python writes it; null where there is none.
+export function raisedAt(stack) {
+  const frames = [...stack.matchAll(FRAME)];
+  const [, file, line, name] = frames.findLast((frame) => !INSTALLED.test(frame[1])) ?? frames.at(-1) ?? [];
+  return file === undefined ? null : `${file}:${line} in ${name}`;
+}
+
 export function place(location) {
   return `${printable(location.file)}:${location.line}${location.name ? ` (${printable(location.name)})` : ""}`;
 }
