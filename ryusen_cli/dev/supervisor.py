@@ -338,7 +338,10 @@ class Supervisor:
         if digest == target.seen and not is_certain:
             return
         target.seen = digest
-        if self._stopping or target.slot.is_running(self._release(digest)):
+        if self._stopping:
+            return
+        if target.slot.is_running(self._release(digest)):
+            self._perform(target, target.slot.saved(self._release(digest)))
             return
         error = await asyncio.to_thread(target.sources.first_error)
         if error is not None:

@@ -65,6 +65,8 @@ class Slot:
     _were_live: set[int] = field(default_factory=set[int])
     _last_key: int = 0
     _failed_at_import: set[int] = field(default_factory=set[int])
+    _is_behind: bool = False
+    """Whether what was saved last did not start, and the person was told so."""
 
     def release(self, key: int) -> str:
         """What a worker was started with."""
@@ -77,15 +79,16 @@ class Slot:
 
     def saved(self, release: str) -> list[Action]:
         """The sources are now this release. The first call starts the first worker."""
+        was_behind, self._is_behind = self._is_behind, False
         if self.is_running(release):
-            return []
+            return [Say(f"{self.name}: back to the code that runs ({release})")] if was_behind else []
         actions: list[Action] = []
         if self.candidate is not None:
             self.draining.add(self.candidate)
             actions.append(Drain(self.candidate))
             self.candidate = None
         if self.current is not None and self._releases[self.current] == release:
-            return [*actions, Say(f"{self.name}: back to the code that runs")]
+            return [*actions, Say(f"{self.name}: back to the code that runs ({release})")]
         if self.current is not None:
             actions.append(Say(f"{self.name}: changed, starting the new code"))
         self.crashes = 0
@@ -93,6 +96,7 @@ class Slot:
 
     def broken(self, error: str) -> list[Action]:
         """A save that does not compile."""
+        self._is_behind = True
         kept = "the last good code goes on" if self.current is not None or self.candidate is not None else "waiting for a save"
         return [Say(f"{self.name}: {error}", is_trouble=True), Say(f"{self.name}: {kept}")]
 
@@ -121,6 +125,7 @@ class Slot:
         if key == self.candidate:
             self.candidate = None
             if self.current is not None:
+                self._is_behind = True
                 return [Say(f"{self.name}: the new code did not start ({how}); the last good code goes on", is_trouble=True)]
         elif key == self.current:
             self.current = None

@@ -77,6 +77,21 @@ def test_a_save_that_does_not_compile_keeps_everything_as_it_is() -> None:
     assert slot.current == 1
 
 
+def test_going_back_from_code_that_does_not_start_to_what_runs_is_told_once() -> None:
+    slot = running()
+    slot.broken("shop.py:3: SyntaxError")
+    assert told(slot.saved("r1")) == ["shop: back to the code that runs (r1)"]
+    assert slot.saved("r1") == []
+    slot.saved("r2")
+    slot.import_failed(2)
+    slot.ended(2, "exit code 1")
+    assert told(slot.saved("r1")) == ["shop: back to the code that runs (r1)"]
+    slot.broken("shop.py:3: SyntaxError")
+    slot.saved("r3")
+    slot.registered(3)
+    assert slot.saved("r3") == [], "new code has been told of"
+
+
 def test_code_that_does_not_import_keeps_the_last_good_worker() -> None:
     slot = running()
     slot.saved("r2")
