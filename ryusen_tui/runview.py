@@ -155,8 +155,9 @@ class RunView(Framed):
             self.load_history()
 
     def told(self, changed: frozenset[Topic], touched: frozenset[RunId]) -> None:
-        """Read it again if it moved."""
-        if self.run_id in touched or (self.run is None and "server" in changed):
+        """Read it again if it moved, or if who works on it may be away now, which is no change of a run."""
+        is_live = self.run is not None and self.run.status != "ended"
+        if self.run_id in touched or (self.run is None and "server" in changed) or (is_live and "workers" in changed):
             self._soon()
 
     def _soon(self) -> None:

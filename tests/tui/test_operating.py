@@ -164,6 +164,19 @@ async def test_a_late_result_that_wins_disables_the_controls(acting: Stage) -> N
     assert run["steps"][1]["attempts"][0]["settled_by"] == "worker"
 
 
+@pytest.mark.req("UI-05")
+async def test_a_worker_that_is_away_is_seen_though_nothing_of_the_run_changes(tmp_path: Path) -> None:
+    with stage(tmp_path, lease_ms=60_000) as away:
+        run_id = away.run_of("hold", {"name": "away"})
+        away.product.await_marker("holding-away")
+        async with dashboard(away.url) as driven:
+            await driven.sees("live", run_id[:12])
+            await driven.press("g", "enter")
+            await driven.sees("Executing")
+            await off_loop(away.kill_worker)
+            await driven.sees("Out of contact", without="Executing")
+
+
 class Lossy:
     """Between a dashboard and its server: passes everything on, and cuts the line instead of the answers to some commands."""
 
