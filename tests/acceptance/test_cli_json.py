@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer.main
 
 from ryusen_cli.checkup import Finding
 from ryusen_cli.completion import tree_of
@@ -140,7 +139,7 @@ ELSEWHERE = {
 
 
 def test_every_command_takes_json_and_stands_in_a_table_here() -> None:
-    tree = tree_of(typer.main.get_command(build()))
+    tree = tree_of(build())
     leaves = {" ".join(words) for words, (below, _) in tree.items() if not below}
     assert {name for name in leaves if "--json" not in tree[tuple(name.split())][1]} <= {"tui"}
     tabled = {" ".join(word for word in line.split() if not word.startswith("{")) for line in (*LISTS, *SHOWN, *HERE_ONLY)}
