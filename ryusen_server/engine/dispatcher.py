@@ -27,6 +27,8 @@ from ryusen_server.ports.time import Clock, Handle
 HORIZON_MS = 60_000
 """What is due later than this is left to the store's wake index."""
 
+_NEVER_MS = 2**63 - 1
+
 STALE_MAX = 1_000
 """Entries of ended runs that the heap of instants carries before it is swept."""
 
@@ -53,6 +55,8 @@ class Dispatcher:
         """The instants a run still has a use for; an entry of the heap that is not named here is stale."""
         self._stale = 0
         self._armed: tuple[int, Handle] | None = None
+        self._left = self._left_before = _NEVER_MS
+        """The earliest instants left to the wake index since its last walk began, and between the two walks before."""
         self.leasing = True
         self.time_out: Callable[[LiveRun], None]
         """Called with a run whose pending wait has reached its timeout. Set once by the engine."""
@@ -201,10 +205,21 @@ class Dispatcher:
             self._enqueue(key, run_id)
 
     def schedule(self, run_id: RunId, at_ms: int) -> None:
-        """Look at the run again at an instant; ignored beyond the horizon, where the wake index has it."""
+        """Look at the run again at an instant; beyond the horizon it is left to the wake index."""
         if at_ms > self._clock.now_ms() + HORIZON_MS:
-            return
-        self._push(run_id, at_ms)
+            self._left = min(self._left, at_ms)
+        else:
+            self._push(run_id, at_ms)
+
+    def left_to_index_ms(self) -> int:
+        """The earliest instant that the walk of the wake index which now begins has to meet, however far the last one was.
+
+        If the clock goes back and forth between two walks, what is left to the index meanwhile may stand before what was met. One
+        that was left before the last walk counts once more, since it may have become durable behind it.
+        """
+        earliest = min(self._left, self._left_before)
+        self._left, self._left_before = _NEVER_MS, self._left
+        return earliest
 
     def _push(self, run_id: RunId, at_ms: int) -> None:
         armed = self._armed_for.setdefault(run_id, set())

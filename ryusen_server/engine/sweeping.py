@@ -24,6 +24,7 @@ SCAN_EVERY_MS = 30_000
 """Well below how far ahead a walk looks, so that nothing falls due between two."""
 SCAN_AHEAD_MS = HORIZON_MS - 10_000
 """Less than what the dispatcher takes itself: a wait just beyond its horizon is durable before a walk comes by."""
+_FROM_THE_START = WakeRow(RunId(""), WAKE_NOW + 1)
 JUMP_MS = 5_000
 """A clock that moved this far between two ticks has jumped."""
 
@@ -102,6 +103,9 @@ class Sweeper:
         if self._scanning:
             return
         self._scanning = True
+        left_ms = self._dispatcher.left_to_index_ms()
+        if self._scanned_until is not None and left_ms <= self._scanned_until.wake_at_ms:
+            self._scanned_until = _FROM_THE_START
         try:
             while page := await self._store.wakes(until_ms=self._scan_until_ms(), after=self._scanned_until, limit=SCAN_PAGE):
                 for row in page:
@@ -120,5 +124,5 @@ class Sweeper:
         until_ms = self._clock.now_ms() + SCAN_AHEAD_MS
         if self._scanned_until is not None and self._scanned_until.wake_at_ms > until_ms:
             # The clock went back: what has been set since then may stand before what was met.
-            self._scanned_until = WakeRow(RunId(""), WAKE_NOW + 1)
+            self._scanned_until = _FROM_THE_START
         return until_ms

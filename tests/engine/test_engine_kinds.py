@@ -185,6 +185,21 @@ async def test_a_timer_that_begins_after_the_clock_went_back_is_not_lost_behind_
         assert await bench.ended(run_id) == ("succeeded", "not_required")
 
 
+async def test_a_timer_that_begins_while_the_clock_is_back_for_a_moment_is_not_lost_behind_those_of_before() -> None:
+    """No tick falls into that moment, and the walk of the index is past the new instant when it goes on."""
+    async with Bench(tick_ms=4_000) as bench:
+        await serving(bench, triggers=(("go", "f"), ("far", "g")), f=body(sleep("cool", 62_000)), g=body(sleep("cool", 70_000)))
+        await bench.begin("far")
+        await bench.advance(40_000)
+        bench.clock.jump(-45_000)
+        run_id = await bench.begin()
+        bench.clock.jump(45_000)
+        await bench.advance(16_999)
+        assert await state_of(bench, run_id, "cool") == "pending"
+        await bench.advance(1)
+        assert await bench.ended(run_id) == ("succeeded", "not_required")
+
+
 @pytest.mark.req("TMR-06", "EVW-05")
 @pytest.mark.parametrize("restart", [False, True])
 async def test_everything_that_ten_years_make_due_settles_when_the_clock_jumps(restart: bool) -> None:
