@@ -144,8 +144,13 @@ def _attempt(attempt: AttemptDocument, glyphs: Glyphs, *, now_ms: int) -> list[L
     if attempt.error is not None:
         lines += [(own("    "), foreign(text, "bad")) for text in error_lines(attempt.error, title="error")]
     if attempt.state == "unknown":
-        lines.append((own("    R resolves it", "alert"),))
+        lines.append((own("    "), *_why_unknown(attempt), own("; R resolves it", "alert")))
     return lines
+
+
+def _why_unknown(attempt: AttemptDocument) -> Line:
+    """A server that is older does not say why."""
+    return (own("its worker reported no outcome") if attempt.unknown_reason is None else foreign(attempt.unknown_reason),)
 
 
 def payload_lines(run: RunDetail) -> list[Line]:
@@ -269,7 +274,7 @@ def attempt_identity(attempt: AttemptDocument, run: RunSummary | None, *, now_ms
         )
     began = "" if attempt.authorized_at_ms is None else f"began {format_ms(max(0, now_ms - attempt.authorized_at_ms))} ago"
     lost = "" if attempt.unknown_at_ms is None else f", Unknown for {format_ms(max(0, now_ms - attempt.unknown_at_ms))}"
-    lines.append(fact("last heard", own(f"{began}{lost}; its worker reported no outcome" if began else "nothing")))
+    lines.append(fact("last heard", own(f"{began}{lost}; " if began else "nothing"), *(_why_unknown(attempt) if began else ())))
     if attempt.error is not None:
         lines.append(fact("it said", foreign(error_text(attempt.error), "bad")))
     return lines

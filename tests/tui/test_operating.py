@@ -77,6 +77,7 @@ async def test_a_supplied_result_goes_on_and_its_acknowledgement_stays(acting: S
     async with dashboard(acting.url) as driven:
         await driven.sees("needs you")
         await resolving(driven, attempt)
+        await driven.sees("; its worker was out of contact")
         await driven.press("1", *'{"a": ')
         await driven.sees("not JSON")
         await driven.press(*"7}", "enter")

@@ -136,6 +136,7 @@ def test_a_compensation_shows_a_real_refusal_before_it_is_settled_and_its_acknow
     expect(row).to_contain_text("compensation")
     row.get_by_role("button", name=re.compile("Resolve")).click()
     dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("no answer came after its timeout")
     at.allowed = ("413",)
     dialog.get_by_label(re.compile("It was undone")).check()
     result = dialog.get_by_label("Result, as JSON")

@@ -233,7 +233,7 @@ export class Resolve extends Dialog {
       ["Attempt", `${attempt.attempt}, generation ${attempt.attempt_generation}`], ["Operation id", id(attempt.operation_id)],
       ["Deadline", run?.deadline ? until(run.deadline.at_ms, context.now) : "none"],
       ["Worker", attempt.worker ? [id(attempt.worker.instance_id), ` (${attempt.worker.transport}${attempt.worker.release_id ? `, release ${say.printable(attempt.worker.release_id)}` : ""})`] : "none"],
-      ["It last said", said], attempt.unknown_at_ms === null ? null : ["Unknown since", when(attempt.unknown_at_ms)]);
+      ["It last said", said], attempt.unknown_at_ms === null ? null : ["Unknown since", when(attempt.unknown_at_ms), attempt.unknown_reason ? `: ${say.printable(attempt.unknown_reason)}` : ""]);
   }
 
   choiceView({ command, digit, title }, wrong) {

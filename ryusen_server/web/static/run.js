@@ -95,7 +95,7 @@ function banners(context, run) {
   return [
     run.blocker ? blocked(run.blocker) : null,
     unknown.map((attempt) => notice("alert", `${attempt.phase === "compensation" ? "Undoing" : "Step"} ${say.printable(attempt.step_id)}, attempt ${attempt.attempt}, is Unknown`,
-      `its effect was allowed to begin and nobody can establish what it did${attempt.unknown_at_ms === null ? "" : `; since ${say.soFar(context.now - attempt.unknown_at_ms)}`}.`, null,
+      `its effect was allowed to begin and nobody can establish what it did${attempt.unknown_at_ms === null ? "" : `; since ${say.soFar(context.now - attempt.unknown_at_ms)}`}${attempt.unknown_reason ? `: ${say.printable(attempt.unknown_reason)}` : ""}.`, null,
       h("p", null, resolveButton(context, attempt)))),
     run.attention === "unknown" && run.attention_run_id !== run.run_id ? notice("alert", "A run below this one needs you", null, null, h("p", null, runLink(context, run.attention_run_id))) : null,
     run.attention === "no_worker" ? notice("warn", "No worker can run it", `nobody connected has the function ${say.printable(run.function)} of ${say.printable(run.application)} and takes work; the work stays queued until one comes.`) : null,
