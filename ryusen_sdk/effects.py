@@ -41,16 +41,15 @@ class LoopAndPool:
             current_operation.reset(token)
 
     def from_sync(self, callback: Callback) -> object:
-        token = current_operation.set(callback.operation)
-        try:
-            # Called here either way: a coroutine function only makes its coroutine.
-            result = callback.function(*callback.args)
-            if not inspect.isawaitable(result):
-                return result
-            waiting = cast("Awaitable[object]", result)
-            return _on_loop(waiting if callback.timeout_ms is None else _bounded(waiting, callback.timeout_ms), self._loop)
-        finally:
-            current_operation.reset(token)
+        # Of its own: the body may go on after it, and is to find no context variable as the callback has set it.
+        context = contextvars.copy_context()
+        context.run(current_operation.set, callback.operation)
+        # Called here either way: a coroutine function only makes its coroutine.
+        result = context.run(callback.function, *callback.args)
+        if not inspect.isawaitable(result):
+            return result
+        waiting = cast("Awaitable[object]", result)
+        return _on_loop(waiting if callback.timeout_ms is None else _bounded(waiting, callback.timeout_ms), self._loop, context)
 
     async def _in_task(self, result: object, timeout_ms: int | None) -> object:
         """In a task of its own, which the body's cancellations (a timeout, a task group) do not reach: what has begun counts."""
@@ -164,10 +163,8 @@ async def _bounded(result: Awaitable[object], timeout_ms: int) -> object:
         raise AttemptTimedOut(timeout_ms, own) from None
 
 
-def _on_loop(waiting: Any, loop: asyncio.AbstractEventLoop) -> object:
-    """Runs a coroutine on the user loop from a pool thread, with this thread's context, and waits for it."""
-
-    context = contextvars.copy_context()
+def _on_loop(waiting: Any, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> object:
+    """Runs a coroutine on the user loop from a pool thread, in this context, and waits for it."""
     from concurrent.futures import Future
 
     finished: Future[object] = Future()

@@ -20,7 +20,7 @@ from ryusen_sdk.effects import LoopAndPool
 from ryusen_sdk.event import Event
 from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import current_pass
-from ryusen_sdk.standing import CoroutineBody, ThreadBody
+from ryusen_sdk.standing import CoroutineBody, ThreadBody, Watched
 from ryusen_sdk.step import Step, SyncStep
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Host:
     def abandon(self) -> None:
         """Cancels what still runs; its answers go nowhere. On the user loop."""
         self._effects.is_abandoned = True
+        if self._standing is not None:
+            self._standing.threads.end_all()
         for task in self._tasks:
             task.cancel()
 
@@ -95,18 +97,24 @@ class Host:
                 done(invocation, rejection(invocation, "history_missing"))
             elif function.is_async:
                 coroutines.append((function, invocation))
-            elif self._standing is None or not self._standing.threads.goes_on(function, invocation, done):
+            elif self._standing is None:
                 self.begin(function, invocation, done)
+            else:
+                self._standing.threads.answer(function, invocation, done, self)
         if coroutines:
             self._loop.call_soon_threadsafe(self._start_async, coroutines, done)
 
     def _start_async(self, started: list[tuple[Function, Invocation]], done: Callable[[Invocation, Answer], None]) -> None:
         for function, invocation in started:
-            if self._standing is None or not self._standing.coroutines.goes_on(function, invocation, done):
+            if self._standing is None:
                 self.begin(function, invocation, done)
+            else:
+                self._standing.coroutines.answer(function, invocation, done, self)
 
     def begin(self, function: Function, invocation: Invocation, done: Callable[[Invocation, Answer], None]) -> None:
         """Answers an invocation from its function's first line. On the user loop if that is async."""
+        if self._effects.is_abandoned:
+            return  # the worker has stopped: nobody waits for the answer, and what a callback needs may be closed
         if not function.is_async:
             body = ThreadBody(function, invocation, done, self, self._standing)
             self._pool.submit(lambda: contextvars.copy_context().run(self._run_sync, body))
@@ -115,13 +123,15 @@ class Host:
         body.task = self._loop.create_task(self._run_async(body))
         self._tasks.add(body.task)
         body.task.add_done_callback(self._tasks.discard)
+        body.task.add_done_callback(lambda _: self._ended(body))
 
     async def _run_async(self, body: CoroutineBody) -> None:
         pass_ = body.pass_ = Pass(body.invocation, self._effects, self._registry, body)
         current_pass.set(pass_)
         self.listen(body)
         try:
-            result = await body.function.call(self._event(body.function, body.invocation), Step(pass_))
+            call = body.function.call(self._event(body.function, body.invocation), Step(pass_))
+            result = await (Watched(call, body.cancelled) if body.may_go_far() else call)
         except BaseException as error:  # noqa: BLE001 - whatever leaves the body ends the pass
             await _callback_ended(pass_)
             pass_.raised(error)
@@ -140,7 +150,13 @@ class Host:
             pass_.raised(error)
         else:
             pass_.returned(result)
-        self.answered(body)
+        try:
+            self.answered(body)
+        finally:
+            self._ended(body)
+
+    def _ended(self, body: Body) -> None:
+        body.ends()
         body.ended.set_result(None)
 
     def answered(self, body: Body) -> None:

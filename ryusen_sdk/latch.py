@@ -128,6 +128,7 @@ class Pass:
         "_forgotten",
         "_goes_on_at",
         "_is_executing",
+        "_is_given_up",
         "_is_over",
         "_keeper",
         "_machine",
@@ -164,6 +165,8 @@ class Pass:
         """The body has ended by itself, not at a boundary."""
         self.shutdown: BaseException | None = None
         """KeyboardInterrupt or SystemExit from user code: the worker stops and nothing is answered."""
+        self._is_given_up = False
+        """Another pass answers in place of this one."""
         self._machine = Machine(invocation)
         self._answer: OutcomeBody | None = None
         self._is_executing = False
@@ -180,7 +183,7 @@ class Pass:
 
     @property
     def is_news(self) -> bool:
-        return self._answer is None and self._machine.is_discovery and self._machine.is_beyond_history
+        return not self._is_stopped and self._machine.is_discovery and self._machine.is_beyond_history
 
     @property
     def answer(self) -> OutcomeBody | None:
@@ -200,13 +203,18 @@ class Pass:
 
     def replayed(self, boundary: Boundary) -> msgspec.Raw | None:
         """The recorded success of a boundary where nothing is to be decided; else none, and `meet` is to be asked."""
-        if self._is_special or self._answer is not None or current_pass.get() is not self:
+        if self._is_special or current_pass.get() is not self:
             return None
         return self._machine.replayed(boundary)
 
     @property
     def _is_special(self) -> bool:
-        return self._is_over or self._is_executing or self.shutdown is not None or self._forgotten is not None
+        return self._is_over or self._is_executing or self._is_stopped or self._forgotten is not None
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Nothing that the body does now makes a difference to the answer."""
+        return self._answer is not None or self.shutdown is not None or self._is_given_up
 
     def meet(self, boundary: Boundary) -> Replay | PassOver | Raise | Execute:
         """What the body does at this boundary, or the stop signal."""
@@ -214,7 +222,7 @@ class Pass:
             raise MisuseError(_elsewhere(boundary))
         if self._is_over:
             raise MisuseError(f"step {boundary.step_id!r} is called after its function has ended; await every step before it returns")
-        if self._answer is not None or self.shutdown is not None:
+        if self._is_stopped:
             self.is_disturbed = True
             raise PassStopped
         if self._is_executing:
@@ -256,6 +264,13 @@ class Pass:
         self._is_executing = False
         self.executing = None
 
+    def give_up(self) -> bool:
+        """Ends the pass without an answer, if it has none yet and no callback has begun that counts; whether it did."""
+        if self._is_stopped or self._is_over or self._is_executing:
+            return False
+        self._is_given_up = True
+        return True
+
     def refuse_inside_callback(self, step_id: str) -> None:
         """A callback that calls a step would wait for itself."""
         if current_operation.get() is not None:
@@ -293,7 +308,7 @@ class Pass:
 
     def returned(self, result: object) -> OutcomeBody | None:
         """The body returned. The answer, or `None` if the worker is to stop instead."""
-        if self._answer is not None or self.shutdown is not None:
+        if self._is_stopped:
             return self._answer
         unawaited = self._first_unawaited()
         if unawaited is not None:
@@ -308,7 +323,7 @@ class Pass:
 
     def raised(self, error: BaseException) -> OutcomeBody | None:
         """An exception left the body. The answer, or `None` if the worker is to stop instead."""
-        if self._answer is not None or self.shutdown is not None:
+        if self._is_stopped:
             return self._answer
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self.shutdown = error

@@ -96,6 +96,12 @@ class Worker:
             line.start()
             try:
                 await asyncio.wrap_future(line.ended)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                await host.end_standing()
+                raise
+            else:
                 await host.end_standing()
             finally:
                 line.stop()

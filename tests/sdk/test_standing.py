@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import pytest
 
-from ryusen_sdk import Event, Failure, Step, StepFailed, Terminal, run_logger
+from ryusen_sdk import Event, Failure, Ryusen, Step, StepFailed, SyncStep, Terminal, run_logger
 from ryusen_sdk import standing as standing_module
+from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import operation
-from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, forward, number, text
+from ryusen_sdk.worker import Worker
+from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, fake_server, forward, number, text
 from tests.sdk.standing_runs import Function, Process, Seen, process, same_as_replayed
 
 
@@ -257,6 +262,32 @@ async def test_a_body_stands_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
         assert seen.begun >= 2, "and once more where the machine is slow"
 
 
+async def test_a_pass_is_freed_with_its_end_and_not_by_the_next_collection() -> None:
+    """A history may be large, and a worker has many of them."""
+
+    async def body(_event: Event, step: Step) -> None:
+        await step.run("s0", str)
+
+    def sync_body(_event: Event, step: SyncStep) -> None:
+        step.run("s0", str)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for one in (body, sync_body):
+            async with process(one, steps_min=1) as worker:
+                for _ in range(3):
+                    await worker.discover()
+                for _ in range(100):  # a thread is a moment behind its answer
+                    if not any(isinstance(found, Pass) for found in gc.get_objects()):
+                        break
+                    await asyncio.sleep(0.01)
+                else:
+                    pytest.fail("a pass is held in a cycle")
+    finally:
+        gc.enable()
+
+
 async def test_so_many_bodies_stand_and_the_one_that_stood_longest_gives_way() -> None:
     begun: list[str] = []
 
@@ -354,6 +385,169 @@ async def test_an_invocation_that_meets_the_end_of_a_body_begins_at_the_first_li
         assert seen == Seen(begun=2, ended=1, called=["s0:1"])
 
 
+class Alone:
+    """What two passes of one run cannot both have, and makes the second fail rather than wait."""
+
+    def __init__(self) -> None:
+        self.is_taken = False
+
+    async def __aenter__(self) -> None:
+        assert not self.is_taken, "another pass of the run is still in its body"
+        self.is_taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        self.is_taken = False
+
+
+@pytest.mark.parametrize("ended_by", ["the invocation itself", "a timer", "a cancellation"])
+async def test_a_pass_begins_when_the_body_that_stood_has_unwound(ended_by: str) -> None:
+    """Its answer came before that; without standing it would have come after."""
+    alone = Alone()
+
+    async def body(_event: Event, step: Step) -> None:
+        async with alone:
+            await step.run("s0", str)
+            await step.run("s1", str)
+
+    async with process(body) as worker:
+        await worker.step()
+        await worker.discover()
+        assert worker.standing is not None
+        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - what the test ends
+        if ended_by == "the invocation itself":
+            document = compensation("s0", *worker.history, result=text(""))
+        elif ended_by == "a timer":
+            document = discovery(*worker.history)
+            worker.standing.coroutines.end(stood)
+        else:
+            document = forward("s1", *worker.history)
+            assert stood.task is not None
+            worker.loop.call_soon(stood.task.cancel)
+        outcome = await worker.ask(document)
+        assert outcome["type"] in {"target_not_found", "declared", "succeeded"}, outcome
+    assert not alone.is_taken
+
+
+async def test_a_pass_knows_no_context_variable_of_the_body_before_it() -> None:
+    name: ContextVar[str] = ContextVar("name", default="none")
+    found: list[str] = []
+
+    async def body(_event: Event, step: Step) -> None:
+        found.append(name.get())
+        name.set("the body's")
+        await step.run("s0", str)
+
+    async with process(body) as worker:
+        await worker.discover()
+        assert worker.standing is not None
+        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
+        assert stood.task is not None
+        going_on = worker.begin(forward("s0"))
+        worker.loop.call_soon(stood.task.cancel)
+        async with asyncio.timeout(10):
+            await going_on
+    assert found == ["none", "none"]
+
+
+class Cancels:
+    """Cancels the body's task at once where it is left waiting, as a timeout that an earlier pass entered would."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.caught: list[str] = []
+
+    async def between(self, _event: Event, step: Step) -> str:
+        self.begun += 1
+        task = asyncio.current_task()
+        assert task is not None
+        await step.run("s0", str)
+        if self.begun == 1:
+            task.cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            task.uncancel()
+            self.caught.append("timed out")
+            await step.run("instead", str)
+        return "in time"
+
+    async def within(self, _event: Event, step: Step) -> str:
+        self.begun += 1
+        begun = self.begun
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def callback() -> None:
+            task.cancel()
+            await asyncio.sleep(0)
+
+        await step.run("s0", callback)
+        return f"{begun}: {task.cancelling()}"
+
+
+async def test_a_cancellation_that_a_replay_would_not_meet_is_not_answered() -> None:
+    """It may be the end of a timeout that began passes ago, around a loop of steps."""
+    cancels = Cancels()
+    async with process(cancels.between) as worker:
+        await worker.step()
+        assert await worker.discover() == {"type": "completed", "result": text("in time")}
+    assert cancels.begun == 2
+    assert cancels.caught == ["timed out"], "the body that went on has met it, and answers nothing"
+
+
+async def test_a_body_cancelled_in_its_first_pass_answers_for_itself() -> None:
+    async def body(_event: Event, step: Step) -> str:
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.sleep(10)
+        except TimeoutError:
+            return await step.run("instead", lambda: "of it")
+        return "in time"
+
+    async with process(body) as worker:
+        await worker.step()
+        assert (await worker.discover())["result"] == text("of it")
+
+
+async def test_a_body_whose_callback_held_off_a_cancellation_stands_no_more() -> None:
+    cancels = Cancels()
+    async with process(cancels.within) as worker:
+        await worker.step()
+        assert (await worker.discover())["result"] == text("2: 0")
+
+
+async def test_what_is_raised_after_a_cancellation_has_no_other_cause_than_in_a_replay() -> None:
+    """The errors of a body are told with what they came from."""
+
+    async def body(_event: Event, step: Step) -> None:
+        await step.run("s0", str)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            task.uncancel()
+        raise ValueError("of its own")
+
+    async with process(body) as worker:
+        outcome = await worker.ask(discovery(done("s0", NULL)))
+        assert outcome["failure"]["message"] == "of its own"
+        assert "cause" not in outcome["failure"]
+
+
+async def test_a_worker_that_was_stopped_begins_nothing() -> None:
+    seen = Seen()
+    async with process(linear(seen)) as worker:
+        await worker.discover()
+        worker.begin(forward("s0"))
+        worker.loop.call_soon(worker.host.abandon)
+        await asyncio.sleep(0.01)
+    assert seen == Seen(begun=1, ended=1)
+
+
 async def test_what_a_callback_prints_is_its_own_attempts_and_a_body_logs_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
@@ -397,6 +591,70 @@ async def test_the_end_of_a_worker_lets_bodies_unwind() -> None:
         await worker.host.end_standing()
         assert unwound == ["closed what it had open"]
         assert seen.ended == 1
+
+
+async def test_the_end_of_a_worker_waits_for_a_body_that_has_begun_to_unwind() -> None:
+    alone = Alone()
+
+    async def body(_event: Event, step: Step) -> None:
+        async with alone:
+            await step.run("s0", str)
+
+    async with process(body) as worker:
+        await worker.discover()
+        assert worker.standing is not None
+        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - what the test ends
+        worker.standing.coroutines.end(stood)
+        await worker.host.end_standing()
+        assert not alone.is_taken
+
+
+async def test_a_worker_that_user_code_ends_lets_bodies_unwind_before_its_lifespan() -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        yield
+        told.append("lifespan left")
+
+    app = Ryusen("shop", lifespan=lifespan)
+
+    @app.function(id="fulfil")
+    async def long(_event: Event, step: Step) -> None:
+        try:
+            for place in range(standing_module.STEPS_MIN + 1):
+                await step.run(f"s{place}", str)
+        finally:
+            await asyncio.sleep(0)
+            told.append("body unwound")
+
+    @app.function(id="ends")
+    async def ends(_event: Event, _step: Step) -> None:
+        raise SystemExit(3)
+
+    assert long is not ends
+    async with fake_server() as server:
+        worker = Worker(app, url=server.url, publish=False)
+        serving = asyncio.create_task(_ends_with(worker))
+        peer = await server.peer()
+        await peer.registered()
+        history = [done(f"s{place}", text("")) for place in range(standing_module.STEPS_MIN)]
+        assert (await peer.call(discovery(*history)))["type"] == "declared"
+        assert not told, "it stands"
+        other = discovery()
+        await peer.invoke({**other, "run": {**other["run"], "run_id": "rn_other", "function": "ends"}})
+        async with asyncio.timeout(10):
+            assert await serving == 3
+    assert told == ["body unwound", "lifespan left"]
+
+
+async def _ends_with(worker: Worker) -> object:
+    """The exit code that user code asked for. Caught in the task: one that leaves a task ends the loop."""
+    try:
+        await worker.serve()
+    except SystemExit as error:
+        return error.code
+    return None
 
 
 class Program:

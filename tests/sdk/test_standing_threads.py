@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import pytest
 
 from ryusen_sdk import Event, Failure, StepFailed, SyncStep, Terminal, operation
 from ryusen_sdk import standing as standing_module
-from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, forward, number
+from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, forward, number, text
 from tests.sdk.standing_runs import Function, Seen, process, same_as_replayed
 
 
@@ -84,6 +86,25 @@ async def test_what_does_not_follow_begins_at_the_first_line(following: Callable
         assert seen.begun == 2
 
 
+async def test_a_pass_begins_when_the_body_that_stood_has_unwound() -> None:
+    """Its answer came before that; without standing it would have come after."""
+    alone = threading.Lock()
+
+    def body(_event: Event, step: SyncStep) -> None:
+        assert alone.acquire(blocking=False), "another pass of the run is still in its body"
+        try:
+            step.run("s0", str, compensate=str)
+            step.run("s1", str)
+        finally:
+            time.sleep(0.05)
+            alone.release()
+
+    async with process(body) as worker:
+        await worker.step()
+        await worker.discover()
+        assert (await worker.ask(compensation("s0", *worker.history, result=text(""))))["type"] == "succeeded"
+
+
 async def test_a_body_stands_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing_module, "WAIT_S", 0.01)
     seen = Seen()
@@ -124,6 +145,21 @@ async def test_only_so_many_threads_are_held() -> None:
         for run in ("rn_c", "rn_b", "rn_a"):
             await worker.ask(of(run, forward("s0")), whole=True)
         assert begun == ["rn_a", "rn_b", "rn_c", "rn_a"]
+
+
+async def test_what_a_callback_set_in_its_context_is_gone_with_it() -> None:
+    """Its replay has never been there."""
+    name: ContextVar[str] = ContextVar("name", default="none")
+
+    def body(_event: Event, step: SyncStep) -> str:
+        step.run("s0", lambda: [name.set("the callback's") and None])
+        return name.get()
+
+    async with process(body) as worker:
+        await worker.discover()
+        await worker.ask(forward("s0"))
+        worker.history.append(done("s0", NULL))
+        assert (await worker.discover())["result"] == text("none")
 
 
 async def test_the_end_of_a_worker_lets_bodies_unwind() -> None:
