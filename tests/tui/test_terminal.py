@@ -71,7 +71,7 @@ def test_hostile_payloads_reach_the_terminal_as_text(gallery: Gallery, tmp_path:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_restores_the_terminal(gallery: Gallery, tmp_path: Path, number: signal.Signals) -> None:
     with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path) as made:
-        made.until("Failed")
+        made.until("live")
         assert made.is_raw()
         made.process.send_signal(number)
         assert made.ended() == 128 + number
@@ -158,7 +158,7 @@ def test_a_dashboard_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> Non
 
 def test_a_terminal_that_goes_away_without_a_signal_takes_everything_along(tmp_path: Path, gallery: Gallery) -> None:
     with terminal([*COMMAND, "tui", "--url", gallery.stage.url], tmp_path) as made:
-        made.until("Failed")
+        made.until("live")
         made.hang_up()
         assert made.ended() == 128 + signal.SIGHUP
     (tmp_path / "shop.py").write_text(TARGET)
