@@ -223,8 +223,8 @@ class Watched:
         self._cancelled = cancelled
 
     def __await__(self) -> Generator[Any, Any, object]:
-        inside = self._call.__await__()
-        sent: object = None
+        inside = _awaited(self._call).__await__()
+        sent: Any = None
         thrown: BaseException | None = None
         while True:
             try:
@@ -238,6 +238,11 @@ class Watched:
                 thrown = error
             if isinstance(thrown, asyncio.CancelledError):
                 self._cancelled()
+
+
+async def _awaited(call: Awaitable[object]) -> object:
+    """A coroutine, whatever it is that a decorated function gives to await."""
+    return await call
 
 
 class ThreadBody(Body):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import AsyncGenerator, Callable
+import types
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from ryusen_sdk import Event, Failure, Ryusen, Step, StepFailed, SyncStep, Termi
 from ryusen_sdk import standing as standing_module
 from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import operation
+from ryusen_sdk.standing import Watched
 from ryusen_sdk.worker import Worker
 from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, fake_server, forward, number, text
 from tests.sdk.standing_runs import Function, Process, Seen, process, same_as_replayed
@@ -495,6 +498,25 @@ async def test_a_cancellation_that_a_replay_would_not_meet_is_not_answered() -> 
         assert await worker.discover() == {"type": "completed", "result": text("in time")}
     assert cancels.begun == 2
     assert cancels.caught == ["timed out"], "the body that went on has met it, and answers nothing"
+
+
+async def test_a_function_may_give_anything_to_await() -> None:
+    """As a decorator may have it, that says of its wrapper that it is a coroutine function."""
+
+    class Given:
+        """Awaited by an iterator that can only be iterated."""
+
+        def __await__(self) -> Iterator[Any]:
+            return iter([None])
+
+    assert await Watched(old_style_sum(), lambda: None) == 3
+    assert await Watched(Given(), lambda: None) is None  # pyright: ignore[reportArgumentType] - the case
+
+
+@types.coroutine
+def old_style_sum() -> Generator[Any, Any, int]:
+    yield
+    return 3
 
 
 async def test_a_body_cancelled_in_its_first_pass_answers_for_itself() -> None:
