@@ -40,7 +40,8 @@ STEPS_MIN: Final = 100
 """With fewer recorded steps a run is replayed: that costs little, and shows a body that would not replay early."""
 STRETCH_MAX: Final = 100
 """After so many steps in one go a pass begins at the first line again: what a body keeps beside its steps grows no further."""
-COROUTINES_MAX: Final = 256
+COROUTINES_MAX: Final = 64
+"""Twice what a worker runs at a time unless told otherwise. Each keeps its history alive, beyond what `histories` may hold."""
 THREADS_MAX: Final = 16
 """Each holds a thread of the pool, which has so many more."""
 WAIT_S: Final = 1.0
