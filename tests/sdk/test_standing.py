@@ -275,6 +275,7 @@ async def test_a_pass_is_freed_with_its_end_and_not_by_the_next_collection() -> 
         step.run("s0", str)
 
     gc.collect()
+    others = {id(found) for found in gc.get_objects() if isinstance(found, Pass)}  # what other tests have left alive
     gc.disable()
     try:
         for one in (body, sync_body):
