@@ -1,113 +1,29 @@
-"""The entry point: which commands there are, and how a command ends.
+"""The entry point: what a process does first, and how a command ends.
 
-Owns the command tree and the one place where exceptions become output and exit codes. Imports no command's machinery: modules of
-commands import theirs when they run, and a group its modules when it is called, so that `--help` is quick.
+Owns the one place where exceptions become output and exit codes. Imports next to nothing, so that `dev` has its server on the way before
+the command line is parsed. Which commands there are stands in `tree`.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ryusen_cli.commands import about, backup, doctor, keeping, local, scaffold, send, tui
+from ryusen_cli.dev.spawn import head_start
 from ryusen_cli.exits import CliError, Exit
-from ryusen_cli.options import wants_json
-from ryusen_cli.parsing import command_of, group_of, whole_group
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Commands = dict[str, Callable[..., object]]
-
-
-def build() -> Any:
-    """The whole command tree, each command of it as far as its name and its purpose."""
-    return whole_group("ryusen", "Ryusen runs durable workflows written as ordinary Python functions.", [
-        command_of("dev", local.dev),
-        command_of("serve", local.serve),
-        command_of("worker", local.worker),
-        command_of("tui", tui.tui),
-        command_of("send", send.send),
-        command_of("backup", backup.backup),
-        command_of("prune", keeping.prune),
-        command_of("init", scaffold.init),
-        command_of("doctor", doctor.doctor),
-        command_of("completion", about.completion),
-        command_of("version", about.version),
-        group_of("runs", "Find runs, read one, follow it, wait for it, stop it, wake it.", _runs),
-        group_of("unknown", "Find effects whose outcome nobody could establish, and settle them.", _unknown),
-        group_of("attempts", "Read attempts.", _attempts),
-        group_of("events", "Read events and what they started.", _events),
-        group_of("functions", "Read functions and who can run them.", _functions),
-        group_of("apps", "Read applications and their manifests, and publish one.", _apps),
-        group_of("workers", "Read connected workers.", _workers),
-        group_of("routing", "Read routing generations.", _routing),
-        group_of("conformance", "Hold an SDK or a server of any language to the fixtures of the protocol.", _conformance),
-        group_of("config", "See where settings come from.", lambda: {"show": about.config_show}),
-    ])  # fmt: skip
-
-
-def _runs() -> Commands:
-    from ryusen_cli.commands import runs
-
-    return {
-        "ls": runs.ls, "show": runs.show, "history": runs.history, "tail": runs.tail, "wait": runs.wait,
-        "cancel": runs.cancel, "rediscover": runs.rediscover,
-    }  # fmt: skip
-
-
-def _unknown() -> Commands:
-    from ryusen_cli.commands import unknown
-
-    return {"ls": unknown.ls, "show": unknown.show, "resolve": unknown.resolve}
-
-
-def _attempts() -> Commands:
-    from ryusen_cli.commands import inspect
-
-    return {"ls": inspect.attempts_ls, "show": inspect.attempts_show}
-
-
-def _events() -> Commands:
-    from ryusen_cli.commands import inspect
-
-    return {"ls": inspect.events_ls, "show": inspect.events_show}
-
-
-def _functions() -> Commands:
-    from ryusen_cli.commands import functions, inspect
-
-    return {"ls": inspect.functions_ls, "show": functions.show}
-
-
-def _apps() -> Commands:
-    from ryusen_cli.commands import deploy, inspect
-
-    return {"ls": inspect.apps_ls, "show": inspect.apps_show, "publish": deploy.apps_publish}
-
-
-def _workers() -> Commands:
-    from ryusen_cli.commands import inspect
-
-    return {"ls": inspect.workers_ls}
-
-
-def _routing() -> Commands:
-    from ryusen_cli.commands import inspect
-
-    return {"ls": inspect.routing_ls, "show": inspect.routing_show}
-
-
-def _conformance() -> Commands:
-    from ryusen_cli.commands import conformance
-
-    return {"worker": conformance.worker, "http": conformance.http, "server": conformance.server}
 
 
 def run() -> None:
     """Run the command line of this process, and end it."""
-    sys.exit(main(sys.argv[1:]))
+    gc.disable()  # what imports make stays
+    head_start.begin(sys.argv[1:])
+    try:
+        code = main(sys.argv[1:])
+    finally:
+        head_start.drop()
+    sys.exit(code)
 
 
 def main(arguments: list[str]) -> int:
@@ -116,8 +32,12 @@ def main(arguments: list[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    from ryusen_cli.tree import build
+
+    command = build()
+    gc.enable()
     try:
-        result: Any = build().main(args=arguments, prog_name="ryusen", standalone_mode=False)
+        result: Any = command.main(args=arguments, prog_name="ryusen", standalone_mode=False)
     except CliError as error:
         return _said(error, arguments)
     except KeyboardInterrupt:
@@ -147,6 +67,7 @@ def _parser_error(error: Exception, arguments: list[str]) -> int:
 
 
 def _said(error: CliError, arguments: list[str]) -> int:
+    from ryusen_cli.options import wants_json
     from ryusen_cli.output import Output
 
     Output(json=wants_json(arguments)).error(error)

@@ -32,8 +32,11 @@ def preload() -> None:
         importlib.import_module(name)
 
 
-def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None]) -> int:
-    """Serve the target until a signal or the server's word ends it. Returns the exit code."""
+def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None], server_url: Callable[[], str]) -> int:
+    """Serve the target until a signal or the server's word ends it. Returns the exit code.
+
+    `server_url` may block until the server is there; the target is imported before it is asked.
+    """
     from ryusen_sdk.errors import RequestRefused, RyusenError, TargetError, WorkerError
     from ryusen_sdk.target import load_target
 
@@ -48,7 +51,7 @@ def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None])
         return int(Exit.USAGE)
     tell(messages.Imported(app.application, app.workspace, project_files(), _example(app)))
     try:
-        return _serve(app, order, lambda change: _pass_on(change, tell))
+        return _serve(app, order, server_url(), lambda change: _pass_on(change, tell))
     except (WorkerError, RequestRefused) as refused:
         tell(messages.Failed(str(refused)))
         return int(Exit.REFUSED)
@@ -57,7 +60,7 @@ def run_worker(order: messages.RunWorker, tell: Callable[[messages.Fact], None])
         return int(Exit.ERROR)
 
 
-def _serve(app: Ryusen, order: messages.RunWorker, on_status: Callable[[WorkerStatus], None]) -> int:
+def _serve(app: Ryusen, order: messages.RunWorker, url: str, on_status: Callable[[WorkerStatus], None]) -> int:
     import asyncio
     import gc
 
@@ -65,7 +68,7 @@ def _serve(app: Ryusen, order: messages.RunWorker, on_status: Callable[[WorkerSt
 
     worker = Worker(
         app,
-        url=order.url,
+        url=url,
         token=order.token,
         capacity=order.capacity,
         release=order.release,

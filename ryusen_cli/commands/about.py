@@ -56,8 +56,8 @@ def completion(
 ) -> None:
     """Print the completion script of a shell: `source <(ryusen completion bash)` in its startup file."""
     from ryusen_cli.completion import SHELLS, script, tree_of
-    from ryusen_cli.main import build
     from ryusen_cli.output import Output, Painted
+    from ryusen_cli.tree import build
 
     if shell not in SHELLS:
         raise usage(f"there is no completion for {shell!r}", f"ryusen completion {'|'.join(SHELLS)}")

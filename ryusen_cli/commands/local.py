@@ -138,9 +138,10 @@ def worker(
     capacity_given = settings.number("capacity", capacity)
     if capacity_given < 1:
         raise usage(f"a capacity of {capacity_given} runs nothing", "give at least 1")
+    server = Connection(settings.text("url", url)).url  # refuses what is no URL
     order = messages.RunWorker(
         target=target,
-        url=Connection(settings.text("url", url)).url,  # refuses what is no URL
+        url=server,
         token=settings.optional("token", token),
         workspace=settings.optional_given("workspace", workspace),
         release=settings.optional("release", release),
@@ -151,7 +152,7 @@ def worker(
         from ryusen_cli.dev.supervisor import Plan
 
         raise typer.Exit(_supervise(Plan(targets=[target], worker=order), output))
-    raise typer.Exit(_work(order, output))
+    raise typer.Exit(_work(order, server, output))
 
 
 def dev(
@@ -217,7 +218,7 @@ def dev(
     from ryusen_cli.dev.supervisor import Plan
 
     worker_order = messages.RunWorker(
-        target="", url="", token=settings.optional("token", token), capacity=settings.number("capacity", capacity)
+        target="", url=None, token=settings.optional("token", token), capacity=settings.number("capacity", capacity)
     )
     plan = Plan(targets=chosen, worker=worker_order, server=server, reload=not no_reload, browse=open_)
     if _wants_dashboard(output, asked=settings.switch("tui", flag=tui), by_flag=tui is not None):
@@ -341,7 +342,7 @@ def _supervise(plan: Plan, output: Output) -> int:
     return asyncio.run(run())
 
 
-def _work(order: messages.RunWorker, output: Output) -> int:
+def _work(order: messages.RunWorker, url: str, output: Output) -> int:
     """One worker in this very process; what it says of itself goes to stderr, its user's prints where they go."""
     from ryusen_cli.dev import messages
     from ryusen_cli.output import Painted
@@ -353,9 +354,9 @@ def _work(order: messages.RunWorker, output: Output) -> int:
         nonlocal failure
         match fact:
             case messages.Registered(functions, capacity) if output.json:
-                output.encoded({"status": "registered", "url": order.url, "functions": functions, "capacity": capacity})
+                output.encoded({"status": "registered", "url": url, "functions": functions, "capacity": capacity})
             case messages.Registered(functions, capacity):
-                output.note(f"registered at {order.url}: {', '.join(functions) or 'no functions'}; capacity {capacity}")
+                output.note(f"registered at {url}: {', '.join(functions) or 'no functions'}; capacity {capacity}")
             case messages.Away(reason, retry_in_ms):
                 output.note(Painted("no connection: ", "warn"), f"{reason}; trying again in {retry_in_ms / 1_000:.1f} s")
             case messages.Noted(text, _):
@@ -365,7 +366,7 @@ def _work(order: messages.RunWorker, output: Output) -> int:
             case _:
                 pass
 
-    code = run_worker(order, told)
+    code = run_worker(order, told, lambda: url)
     sys.stdout.flush()
     if failure is not None:
         raise CliError(failure.message, hint=failure.hint, exit_code=Exit(code))

@@ -1,4 +1,4 @@
-"""The child's end of the pipes: one order comes down, facts go up, and the end of the pipe is the end of the process.
+"""The child's end of the pipes: an order comes down, facts go up, and the end of the pipe is the end of the process.
 
 A parent that is killed cannot tell its children. The kernel can: it closes the parent's end, whatever killed it.
 """
@@ -6,14 +6,11 @@ A parent that is killed cannot tell its children. The kernel can: it closes the 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
-from typing import TYPE_CHECKING
 
-from ryusen_cli.dev.messages import Fact, Order, decode_order, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ryusen_cli.dev.messages import Fact, Order, decode_connect, decode_order, encode
 
 _READ_BYTES = 65_536
 
@@ -25,18 +22,24 @@ class Lifeline:
         self._control_fd = control_fd
         self._facts_fd = facts_fd
         self._lock = threading.Lock()
+        self._rest = b""
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         for fd in (control_fd, facts_fd):
             os.set_inheritable(fd, False)  # noqa: FBT003 - the standard library's spelling
 
     def await_order(self) -> Order | None:
         """Blocks until the order is there. `None`: the parent went away, or never needed this child."""
-        received = b""
-        while b"\n" not in received:
+        while b"\n" not in self._rest:
             piece = os.read(self._control_fd, _READ_BYTES)
             if not piece:
                 return None
-            received += piece
-        return decode_order(received)
+            self._rest += piece
+        line, self._rest = self._rest.split(b"\n", 1)
+        return decode_order(line)
+
+    def await_server(self) -> str:
+        """Blocks until it is known where the server is. Only with `guard`, which hears it."""
+        return decode_connect(self._lines.get()).url
 
     def tell(self, fact: Fact) -> None:
         """Say one fact. A parent that is gone hears nothing, and `guard` ends this process."""
@@ -48,21 +51,21 @@ class Lifeline:
 
     def guard(self) -> None:
         """From now on the end of the pipe ends this process and what it started, whatever its threads are doing."""
-        watch_parent(self._control_fd, end_group)
+        threading.Thread(target=self._watch, name="ryusen-lifeline", daemon=True).start()
 
-
-def watch_parent(fd: int, ended: Callable[[], None]) -> None:
-    """Calls `ended` on a thread of its own when the other end of the pipe is closed."""
-
-    def watch() -> None:
+    def _watch(self) -> None:
         try:
-            while os.read(fd, _READ_BYTES):
-                pass
+            while True:
+                *lines, self._rest = self._rest.split(b"\n")
+                for line in lines:
+                    self._lines.put(line)
+                piece = os.read(self._control_fd, _READ_BYTES)
+                if not piece:
+                    break
+                self._rest += piece
         except OSError:
             pass
-        ended()
-
-    threading.Thread(target=watch, name="ryusen-lifeline", daemon=True).start()
+        end_group()
 
 
 def end_group() -> None:

@@ -1,6 +1,7 @@
 """What a supervisor and its child processes say to each other, one JSON document a line.
 
-Downwards a child gets exactly one order; then the pipe only stands open, and its end means that the parent is gone. Upwards go facts.
+Downwards a child gets exactly one order, and a worker that was not told where its server is then gets that; otherwise the pipe only
+stands open, and its end means that the parent is gone. Upwards go facts.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ class RunServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class RunWorker(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="worker"):
-    """Import the target and serve it. The working directory is the parent's."""
+    """Import the target and serve it. The working directory is the parent's.
+
+    `url`: the server. `None`: it is not known yet, and comes as `Connect`; the target is imported meanwhile.
+    """
 
     target: str
-    url: str
+    url: str | None
     token: str | None = None
     workspace: str | None = None
     release: str | None = None
@@ -43,6 +47,12 @@ class RunWorker(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 Order = RunServer | RunWorker
+
+
+class Connect(msgspec.Struct, frozen=True, tag_field="type", tag="connect"):
+    """Where the server of a worker is."""
+
+    url: str
 
 
 class Listening(msgspec.Struct, frozen=True, tag_field="type", tag="listening"):
@@ -97,10 +107,11 @@ class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
 Fact = Listening | Imported | Registered | Away | Noted | Failed
 
 _ORDER = msgspec.json.Decoder(Order)
+_CONNECT = msgspec.json.Decoder(Connect)
 _FACT = msgspec.json.Decoder(Fact)
 
 
-def encode(message: Order | Fact) -> bytes:
+def encode(message: Order | Connect | Fact) -> bytes:
     """One line."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -108,6 +119,11 @@ def encode(message: Order | Fact) -> bytes:
 def decode_order(line: bytes) -> Order:
     """The order of a line. Raises `msgspec.DecodeError`."""
     return _ORDER.decode(line)
+
+
+def decode_connect(line: bytes) -> Connect:
+    """What a worker still has to know. Raises `msgspec.DecodeError`."""
+    return _CONNECT.decode(line)
 
 
 def decode_fact(line: bytes) -> Fact:

@@ -1,6 +1,6 @@
-"""The parent's end: starts one child process, hears it, and ends it.
+"""The parent's end of one child process: hears it on a loop, and ends it.
 
-Owns pipes, process group and line splitting. Knows no role: what a child is for stands in the order it gets.
+Owns process group and line splitting. Knows no role: what a child is for stands in the order it gets.
 """
 
 from __future__ import annotations
@@ -9,30 +9,20 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+import threading
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-import ryusen_cli
-from ryusen_cli.dev.messages import Fact, Order, decode_fact, encode
+from ryusen_cli.dev.messages import Connect, Fact, Order, decode_fact, encode
+from ryusen_cli.dev.spawn import Role, Spawned, child_command, spawn
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
 _CHUNK: Final = 65_536
 _LINE_BYTES_MAX: Final = 65_536
-_BOOT: Final = "import sys; sys.path.append({root!r}); from ryusen_cli.dev.child import main; sys.exit(main(sys.argv[1:]))"
-
-
-def child_command(role: str, control_fd: int, facts_fd: int) -> list[str]:
-    """The command of a child: this interpreter and this very code, wherever it was imported from.
-
-    `-P` keeps the current folder out of the child's own imports; a target finds it by its own rule.
-    """
-    root = str(Path(ryusen_cli.__file__).parent.parent)
-    return [sys.executable, "-P", "-c", _BOOT.format(root=root), role, str(control_fd), str(facts_fd)]
 
 
 class Child:
@@ -44,9 +34,11 @@ class Child:
         """Where a child that changed hands is heard now; `said` decides whether that counts."""
         self._said = said
         self._printed = printed
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._code: asyncio.Future[int] | None = None
         self._control_fd: int | None = None
         self._readers: list[asyncio.Task[None]] = []
+        self._pipes: list[asyncio.BaseTransport] = []
 
     @property
     def pid(self) -> int:
@@ -56,36 +48,28 @@ class Child:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.poll() is None
 
-    async def start(self, role: str, command: Callable[[str, int, int], list[str]] = child_command) -> None:
-        """Starts the process in a session of its own: Ctrl+C reaches only the parent, and no child can draw on its terminal. It waits for
-        its order."""
-        control_read, control_write = os.pipe()
-        facts_read, facts_write = os.pipe()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command(role, control_read, facts_write),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(control_read, facts_write),
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(control_write)
-            os.close(facts_read)
-            raise
-        finally:
-            os.close(control_read)
-            os.close(facts_write)
-        self._control_fd = control_write
-        facts = await _pipe_reader(facts_read)
-        self._readers = [asyncio.create_task(self._read(facts, self._heard_fact))]
-        if self._process.stdout is not None:
-            self._readers.append(asyncio.create_task(self._read(self._process.stdout, self._heard_text)))
+    async def start(self, role: Role, command: Callable[[str, int, int], list[str]] = child_command) -> None:
+        """Starts the process; it waits for its order."""
+        await self.adopt(spawn(role, command))
 
-    def order(self, order: Order) -> None:
+    async def adopt(self, spawned: Spawned) -> None:
+        """Takes over a process that was started already."""
+        self._process = spawned.process
+        self._control_fd = spawned.control_fd
+        self._code = _ended(spawned.process)
+        await self._hear(os.fdopen(spawned.facts_fd, "rb", 0), self._heard_fact)
+        if spawned.process.stdout is not None:
+            await self._hear(spawned.process.stdout, self._heard_text)
+
+    async def _hear(self, pipe: IO[bytes], heard: Callable[[bytes], None]) -> None:
+        reader = asyncio.StreamReader(limit=2**20)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        self._pipes.append(transport)
+        self._readers.append(asyncio.create_task(self._read(reader, heard)))
+
+    def order(self, order: Order | Connect) -> None:
         """Tells the child what to do. A child that has ended meanwhile is found out by `ended`."""
         if self._control_fd is not None:
             with contextlib.suppress(OSError):
@@ -93,9 +77,9 @@ class Child:
 
     async def ended(self) -> int:
         """The exit code, once everything the child said has been heard; minus a number for a signal."""
-        if self._process is None:
+        if self._code is None:
             raise RuntimeError("the child was not started")
-        code = await self._process.wait()
+        code = await asyncio.shield(self._code)  # others may wait for it too
         # A grandchild may hold the output open; what the child itself said is there by now.
         await asyncio.wait(self._readers, timeout=0.5)
         self.close()
@@ -109,7 +93,7 @@ class Child:
 
     def kill(self) -> None:
         """Ends the child and all that it started, at once."""
-        if self._process is not None and self._process.returncode is None:
+        if self.is_running and self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -120,6 +104,8 @@ class Child:
             self._control_fd = None
         for reader in self._readers:
             reader.cancel()
+        for pipe in self._pipes:
+            pipe.close()
 
     async def _read(self, stream: asyncio.StreamReader, heard: Callable[[bytes], None]) -> None:
         rest = b""
@@ -145,8 +131,19 @@ class Child:
         self._said(self, fact)
 
 
-async def _pipe_reader(fd: int) -> asyncio.StreamReader:
+def _ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    """The exit code, minus a number for a signal. A thread waits for it: the one way that every platform has."""
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=2**20)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", 0))
-    return reader
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def tell(code: int) -> None:
+        if not ended.done():
+            ended.set_result(code)
+
+    def wait() -> None:
+        code = process.wait()
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(tell, code)
+
+    threading.Thread(target=wait, name=f"ryusen-child-{process.pid}", daemon=True).start()
+    return ended

@@ -17,6 +17,7 @@ import msgspec
 from ryusen_cli.dev import messages
 from ryusen_cli.dev.process import Child
 from ryusen_cli.dev.sources import Sources, source_folder
+from ryusen_cli.dev.spawn import head_start
 from ryusen_cli.dev.swap import Action, Drain, Say, Slot, Start
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.output import Output, Painted, printable_block
@@ -35,11 +36,11 @@ _RESTART_WINDOW_S: Final = 60.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to supervise. Without a `server` order, workers connect to `url`."""
+    """What to supervise. Without a `server` order, workers connect to the URL of theirs."""
 
     targets: list[str]
     worker: messages.RunWorker
-    """What every worker gets; target, URL and release are filled in."""
+    """What every worker gets; target, release and, with a `server`, URL are filled in."""
     server: messages.RunServer | None = None
     reload: bool = True
     browse: bool = False
@@ -74,7 +75,7 @@ class Supervisor:
         self._targets = [Target(name, Path.cwd()) for name in plan.targets]
         self._server: Child | None = None
         self._server_order = plan.server
-        self._url = plan.worker.url
+        self._url = plan.worker.url or ""
         self._listening = asyncio.Event()
         self._standby: Child | None = None
         self._crashes: list[float] = []
@@ -172,7 +173,11 @@ class Supervisor:
             return
         self._server_failure = None
         child = Child("server", said=self._server_said, printed=self._printed)
-        await child.start("server")
+        begun = head_start.take()
+        if begun is None:
+            await child.start("server")
+        else:
+            await child.adopt(begun)
         child.order(order)
         self._server = child
         self._spawn(self._await_server(child))
@@ -238,7 +243,6 @@ class Supervisor:
     async def _start_worker(self, target: Target, key: int, release: str, after_ms: int) -> None:
         if after_ms:
             await asyncio.sleep(after_ms / 1_000)
-        url = await self._server_url()
         if key not in target.wanted or self._stopping:
             return
         child, self._standby = self._standby, None
@@ -252,13 +256,13 @@ class Supervisor:
         child.name = target.name
         child.on_fact = lambda fact: self._worker_said(target, key, fact)
         target.children[key] = child
+        is_known = self._plan.server is None or self._listening.is_set()
+        url = self._url if is_known else None
         child.order(msgspec.structs.replace(self._plan.worker, target=target.name, url=url, release=release))
         self._spawn(self._await_worker(target, key, child))
-
-    async def _server_url(self) -> str:
-        if self._plan.server is not None:
+        if not is_known:  # it imports the target meanwhile
             await self._listening.wait()
-        return self._url
+            child.order(messages.Connect(self._url))
 
     async def _await_worker(self, target: Target, key: int, child: Child) -> None:
         code = await child.ended()

@@ -190,7 +190,7 @@ class _Problems(ErrorHandler):
 
     def response(self, request: Request, exception: Exception) -> HTTPResponse:
         """Called by Sanic for whatever a request ended with."""
-        context = cast("Context", request.app.ctx.context)
+        context = _context_of(request)
         told = _problem_of(context, request, exception)
         if _answers_early(request):
             connection = request.transport.get_protocol()
@@ -305,8 +305,8 @@ def _respond(given: Answer) -> HTTPResponse:
     return _Response(given.body, given.status, {**_HEADERS, **given.headers}, given.content_type)
 
 
-def create_app(*, context: Context, gateway: Gateway, rules: GateRules, files: Mapping[str, ServedFile] = MappingProxyType({})) -> App:
-    """The application, ready to be served with `ServerConnection` as its protocol. `files` are for browsers, by path."""
+def create_app(*, rules: GateRules, files: Mapping[str, ServedFile] = MappingProxyType({})) -> App:
+    """The application, to be served with `ServerConnection` as its protocol once `attach` was called. `files` are for browsers, by path."""
     app = _GatedApp(
         f"ryusen-{next(_numbers)}",
         config=_config(),
@@ -315,19 +315,27 @@ def create_app(*, context: Context, gateway: Gateway, rules: GateRules, files: M
         configure_logging=False,
         strict_slashes=True,
     )
-    app.ctx.context = context
-    app.ctx.gateway = gateway
     app.ctx.rules = rules
     app.ctx.files = files
     for route in ROUTES:
         name = f"{route.method.lower()}-{route.path}".translate(_IN_NAMES)
-        app.add_route(_handler(context, route), _sanic_path(route.path), methods=_taken(route), name=name, error_format=_ERRORS)
+        app.add_route(_handler(route), _sanic_path(route.path), methods=_taken(route), name=name, error_format=_ERRORS)
     for path, file in files.items():
         name = f"file-{path}".translate(_IN_NAMES)
-        app.add_route(_file_handler(context, path, file), _sanic_path(path), methods=_FILE_METHODS, name=name, error_format=_ERRORS)
+        app.add_route(_file_handler(path, file), _sanic_path(path), methods=_FILE_METHODS, name=name, error_format=_ERRORS)
     connect = app.websocket(CONNECT_PATH, name="connect", error_format=_ERRORS)
     connect(_connected)
     return app
+
+
+def attach(app: App, *, context: Context, gateway: Gateway) -> None:
+    """What the routes answer from, before the first of them is asked. Routes take long to build and need none of it."""
+    app.ctx.context = context
+    app.ctx.gateway = gateway
+
+
+def _context_of(request: Request) -> Context:
+    return cast("Context", request.app.ctx.context)
 
 
 def _sanic_path(template: str) -> str:
@@ -363,32 +371,33 @@ async def _connected(request: Request, upgraded: Upgraded) -> None:
     await upgraded.wait_closed()
 
 
-def _file_handler(context: Context, path: str, file: ServedFile) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
+def _file_handler(path: str, file: ServedFile) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
     given = Answer(200, file.body, file.content_type, file.headers)
 
     async def handle(request: Request, **segments: str) -> HTTPResponse:
         del segments  # the page reads its own address
         request.ctx.route = path
-        context.requests.answer(request.method, path, given.status)
+        _context_of(request).requests.answer(request.method, path, given.status)
         return _respond(given)
 
     return handle
 
 
-def _handler(context: Context, route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
+def _handler(route: Route) -> Callable[..., Coroutine[Any, Any, HTTPResponse | None]]:
     streams = route.answers.get(200) == Text(EVENT_STREAM)
 
     async def handle(request: Request, **raw_segments: str) -> HTTPResponse | None:
+        context = _context_of(request)
         request.ctx.route = route.path
         began = context.requests.began(route.path)
         try:
-            response = await respond(request, raw_segments)
+            response = await respond(context, request, raw_segments)
         finally:
             context.requests.ended(route.path, began)
         context.requests.answer(request.method, route.path, 200 if response is None else response.status)
         return response
 
-    async def respond(request: Request, raw_segments: Mapping[str, str]) -> HTTPResponse | None:
+    async def respond(context: Context, request: Request, raw_segments: Mapping[str, str]) -> HTTPResponse | None:
         segments = {name: segment(name, raw) for name, raw in raw_segments.items()}
         parameters = query(_query_bytes(request), route.query)
         call = Call(segments, parameters, request.body, cast("Principal | None", request.ctx.principal))

@@ -17,11 +17,21 @@ _LOOK_AGAIN_S = 0.01
 
 
 class Serving:
-    """An application that answers. Use `serve_app`."""
+    """An application on its sockets. Use `prepare_app`."""
 
     def __init__(self, app: App, listeners: list[AsyncioServer]) -> None:
         self._app = app
         self._listeners = listeners
+
+    async def begin(self) -> None:
+        """Answer from now on."""
+        for listener in self._listeners:
+            await cast("Any", listener).start_serving()
+
+    def discard(self) -> None:
+        """Instead of `begin`: it is not going to answer."""
+        self.stop_listening()
+        retire_app(self._app)
 
     def stop_listening(self) -> None:
         """Take no new connection; those there are go on."""
@@ -46,8 +56,8 @@ class Serving:
         return [connection for listener in self._listeners for connection in cast("Any", listener).connections]
 
 
-async def serve_app(app: App, sockets: Sequence[socket.socket], *, backlog: int) -> Serving:
-    """Answer on the sockets from now on."""
+async def prepare_app(app: App, sockets: Sequence[socket.socket], *, backlog: int) -> Serving:
+    """Everything that can be done before the first request may be answered; nothing is accepted before `begin`."""
     os.environ.setdefault("SANIC_IGNORE_PRODUCTION_WARNING", "1")  # it would praise debug mode on every terminal
     create = cast("Any", app).create_server  # Sanic types it in part
     listeners: list[AsyncioServer] = [
@@ -56,7 +66,5 @@ async def serve_app(app: App, sockets: Sequence[socket.socket], *, backlog: int)
         )
         for bound in sockets
     ]
-    await listeners[0].startup()  # the routes are there from here on, so nothing is accepted before
-    for listener in listeners:
-        await cast("Any", listener).start_serving()
+    await listeners[0].startup()  # compiles the routes
     return Serving(app, listeners)

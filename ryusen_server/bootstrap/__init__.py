@@ -5,6 +5,7 @@ Everything heavy is imported when a server is wanted, so that reading settings c
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,13 @@ def serve(settings: ServerSettings, *, on_ready: Callable[[Ready], None] | None 
     Raises `StartRefused` with one line for people when it cannot start; nothing was changed then. A database that did not confirm a
     write ends the process at once with status 1 and one line on stderr.
     """
-    from ryusen_server.bootstrap.process import run
+    gc.disable()  # what a start makes stays; once ready it is looked at no more, and collected is what comes after
+    try:
+        from ryusen_server.bootstrap.process import run
 
-    return run(settings, on_ready=on_ready)
+        return run(settings, on_ready=on_ready)
+    finally:
+        gc.enable()
 
 
 def build(

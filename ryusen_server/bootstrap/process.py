@@ -58,8 +58,8 @@ async def _serve(server: Server, on_ready: Callable[[Ready], None] | None) -> in
         await server.start()
         if server.settings.credentials is not None:  # else a terminal that is closed ends the server, as it always does
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload_credentials)
-        gc.collect()
         gc.freeze()
+        gc.enable()
         _told_ready(server.ready, on_ready)
         await asyncio.wait((ended, server.fatal), return_when=asyncio.FIRST_COMPLETED)
         if server.fatal.done():

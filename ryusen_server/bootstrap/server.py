@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from ryusen_protocol.api import DatabaseInfo
 from ryusen_protocol.words import printable
-from ryusen_server.api.app import create_app
+from ryusen_server.api.app import App, attach, create_app
 from ryusen_server.api.context import Context, ServerFacts
 from ryusen_server.api.credentials_file import CredentialsRefused
 from ryusen_server.api.gate import gate_rules
-from ryusen_server.api.serving import Serving, serve_app
+from ryusen_server.api.serving import Serving, prepare_app
 from ryusen_server.bootstrap.credentials import CredentialsKeeper
 from ryusen_server.bootstrap.listening import BACKLOG, base_url, is_loopback, listen
 from ryusen_server.bootstrap.settings import HTTP_CAPACITY_MAX, Ready, ServerSettings, StartRefused
@@ -76,6 +76,7 @@ class Server:
         self._engine_config = engine_config or _engine_config(settings)
         self._connected_config = connected_config or _connected_config(self._engine_config)
         self._sockets: list[socket.socket] = []
+        self._app: App | None = None
         self._serving: Serving | None = None
         self._stopped = False
         self._credentials: CredentialsKeeper | None = None
@@ -109,7 +110,7 @@ class Server:
         self._credentials = _credentials(self.settings)
         self._sockets = listen(self.settings.host, self.settings.port)
         try:
-            self.store = await self._open(loop)
+            await self._open_and_prepare(loop)
             try:
                 await self._start_engine()
                 try:
@@ -122,9 +123,25 @@ class Server:
                 await self.store.close()
                 raise
         except BaseException:
+            if self._serving is not None:
+                self._serving.discard()
             for bound in self._sockets:
                 bound.close()
             raise
+
+    async def _open_and_prepare(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The database opens on threads of its own, so the routes are built meanwhile."""
+        opening = loop.create_task(self._open(loop))
+        try:
+            await asyncio.sleep(0)  # the threads begin
+            port: int = self._sockets[0].getsockname()[1]
+            app = create_app(rules=gate_rules(port, self.settings.allow_hosts), files=site())
+            self._serving = await prepare_app(app, self._sockets, backlog=BACKLOG)
+        except BaseException:
+            await (await opening).close()
+            raise
+        self._app = app
+        self.store = await opening
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> OpenStore:
         def on_fatal(reason: str) -> None:
@@ -161,7 +178,8 @@ class Server:
             self.engine.attach_endpoint(endpoint.scope, endpoint.url, self._invoker.endpoint(endpoint.url), settings.http_capacity)
 
     async def _answer(self) -> None:
-        port: int = self._sockets[0].getsockname()[1]
+        if self._serving is None or self._app is None:
+            raise AssertionError("the routes are prepared first")
         self.addresses = tuple(base_url(bound) for bound in self._sockets)
         self.warnings = () if self._credentials is not None else _warnings(self._sockets)
         self._gateway = Gateway(self.engine, self._connected_config)
@@ -174,9 +192,9 @@ class Server:
             workers_connected=self._gateway.sessions,
             access=None if self._credentials is None else self._credentials.access,
         )
-        app = create_app(context=self._context, gateway=self._gateway, rules=gate_rules(port, self.settings.allow_hosts), files=site())
+        attach(self._app, context=self._context, gateway=self._gateway)
         self._context.access.on_change(self._access_changed)
-        self._serving = await serve_app(app, self._sockets, backlog=BACKLOG)
+        await self._serving.begin()
         if isinstance(self.store, SqliteStore):
             self.store.set_owner_url(self.url)
         if self._credentials is not None:

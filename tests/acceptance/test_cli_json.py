@@ -12,7 +12,7 @@ import pytest
 
 from ryusen_cli.checkup import Finding
 from ryusen_cli.completion import tree_of
-from ryusen_cli.main import build
+from ryusen_cli.tree import build
 from ryusen_protocol import api
 from ryusen_protocol.changes import Change
 from ryusen_protocol.operator import Acknowledgement, RefusalEnvelope

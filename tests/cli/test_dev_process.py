@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ryusen_cli.dev.messages import Fact, Failed, Noted, Order, RunWorker
+from ryusen_cli.dev.messages import Away, Connect, Fact, Failed, Imported, Noted, Order, RunWorker
 from ryusen_cli.dev.process import Child
+from ryusen_cli.dev.spawn import HeadStart
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +73,73 @@ async def test_a_real_worker_child_says_why_its_target_does_not_load(tmp_path: P
     assert isinstance(facts[0], Failed)
     assert facts[0].at_import
     assert "broken.py:2" in facts[0].message
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that loads, in the current folder."""
+    (tmp_path / "shop.py").write_text('from ryusen_sdk import Ryusen\n\napp = Ryusen("shop")\n')
+    monkeypatch.chdir(tmp_path)
+
+
+async def heard_child() -> tuple[Child, asyncio.Queue[Fact]]:
+    """A real worker child, told everything but where its server is."""
+    facts: asyncio.Queue[Fact] = asyncio.Queue()
+    one = Child("shop", said=lambda _, fact: facts.put_nowait(fact), printed=lambda *_: None)
+    await one.start("worker")
+    one.order(RunWorker(target="shop.py", url=None, publish=False))
+    return one, facts
+
+
+@pytest.mark.usefixtures("shop")
+async def test_a_worker_imports_its_target_while_its_server_is_not_there_yet() -> None:
+    one, facts = await heard_child()
+    imported = await facts.get()
+    assert isinstance(imported, Imported)
+    assert imported.application == "shop"
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
+        one.order(Connect(f"http://127.0.0.1:{nobody.getsockname()[1]}"))
+        assert isinstance(await facts.get(), Away)  # so it went there
+        one.drain()
+        await one.ended()
+
+
+@pytest.mark.usefixtures("shop")
+async def test_a_worker_that_waits_for_its_server_ends_with_its_parent() -> None:
+    one, facts = await heard_child()
+    assert isinstance(await facts.get(), Imported)
+    one.close()
+    assert await one.ended() == -signal.SIGKILL
+
+
+def test_a_head_start_is_given_to_dev_alone() -> None:
+    for words in ([], ["serve"], ["worker", "dev"], ["dev", "--help"], ["dev", "shop.py", "--help"]):
+        start = HeadStart()
+        start.begin(words)
+        assert start.take() is None
+
+
+async def test_a_server_with_a_head_start_goes_to_one_owner_or_ends() -> None:
+    start = HeadStart()
+    start.begin(["dev", "shop.py"])
+    start.begin(["dev", "shop.py"])  # one is enough
+    spawned = start.take()
+    assert spawned is not None
+    assert start.take() is None
+    start.drop()  # nothing is left to end
+    assert spawned.process.poll() is None
+    one, facts, _ = child()
+    await one.adopt(spawned)
+    one.close()
+    assert await one.ended() == 0
+    assert facts == []
+
+    start.begin(["dev"])
+    kept = start._server
+    start.drop()
+    assert kept is not None
+    assert kept.process.returncode == -signal.SIGKILL
 
 
 STUBBORN = """
