@@ -185,6 +185,38 @@ def test_a_lost_answer_is_told_as_ambiguous_and_sent_again_under_the_same_key_ev
 
 
 @pytest.mark.req("UI-07")
+def test_a_lost_command_can_be_forgotten_and_the_next_one_has_a_key_of_its_own(at: Shop) -> None:
+    run_id = at.run_of(at.running.send("held", {"name": "forgotten"}))
+    at.unknown(run_id)
+    page = at.tab(f"/runs/{run_id}")
+    at.allowed = ("ERR_CONNECTION_REFUSED",)
+    bodies: list[str] = []
+
+    def never_arrives(route: Route) -> None:
+        bodies.append(route.request.post_data or "")
+        route.abort("connectionrefused") if len(bodies) == 1 else route.continue_()
+
+    page.route("**/resolve", never_arrives)
+    dialog = open_resolve(page)
+    page.keyboard.press("1")
+    dialog.get_by_label("Result, as JSON").fill('"it happened"')
+    dialog.get_by_role("button", name="Confirm").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("may have been done or not")
+    dialog.get_by_role("button", name="Forget it").click()
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Find out")).to_have_count(0)
+    open_resolve(page)
+    page.keyboard.press("1")
+    dialog.get_by_label("Result, as JSON").fill('"something else"')
+    dialog.get_by_role("button", name="Confirm").click()
+    expect(dialog).to_contain_text("Settled")
+    keys = [json.loads(body)["idempotency_key"] for body in bodies]
+    assert len(set(keys)) == 2
+    assert at.settled_run(run_id)["result"]["value"] == "something else"
+
+
+@pytest.mark.req("UI-07")
 def test_b07_a_double_click_sends_one_event_and_one_command_while_the_first_answer_is_out(at: Shop) -> None:
     page = at.tab("/events")
     bodies: list[str] = []

@@ -187,6 +187,42 @@ def test_the_time_axis_zooms_pans_and_folds_and_logs_come_by_pages(at: Shop, sta
     expect(page.locator("ol.logs")).to_have_count(20)
 
 
+def test_the_run_beside_is_of_the_list_one_came_from_and_one_that_left_it_keeps_its_place(at: Shop) -> None:
+    runs: list[str] = []
+    for number in range(3):
+        runs.append(at.run_of(at.running.send("held", {"name": f"beside {number}"})))
+        at.settled_run(at.run_of(at.running.send("echo", number)))  # not in the list
+    attempts = [at.unknown(run_id) for run_id in runs]
+    page = at.tab("/?attention=unknown")
+    press, shows = page.keyboard.press, expect(page)
+    page.get_by_role("link", name=runs[2]).click()
+    press("]")
+    press("]")
+    shows.to_have_url(re.compile(f"/runs/{runs[0]}$"))
+    press("[")
+    shows.to_have_url(re.compile(f"/runs/{runs[1]}$"))
+    command = {"supply_success": {"result": {"type": "null"}}}
+    body = {"version": 1, "idempotency_key": "beside", "command": command} | {
+        name: attempts[1][name] for name in ("attempt_id", "attempt_generation")
+    }
+    settled = page.request.post(f"{at.running.url}{W}/attempts/{attempts[1]['attempt_id']}/resolve", data=body)
+    assert settled.ok, settled.text()
+    at.settled_run(runs[1])  # it has left the list
+    press("]")
+    shows.to_have_url(re.compile(f"/runs/{runs[0]}$"))
+    press("[")
+    shows.to_have_url(re.compile(f"/runs/{runs[2]}$"))
+    press("[")
+    expect(page.locator("#announce")).to_have_text("There is no newer run in this list")
+    page.go_back()
+    page.go_back()
+    shows.to_have_url(re.compile(f"/runs/{runs[1]}$"))
+    page.reload()  # the list is kept over it
+    page.wait_for_selector("main[data-state=live]")
+    press("[")
+    shows.to_have_url(re.compile(f"/runs/{runs[2]}$"))
+
+
 @pytest.mark.req("UI-07")
 def test_an_event_whose_answer_was_lost_is_found_again_after_going_back_closed_its_dialog(at: Shop) -> None:
     at.allowed = ("ERR_CONNECTION_RESET",)

@@ -1,7 +1,7 @@
 // Wires the pages together: the address to what is wanted, requests and the stream to the projection, the projection to elements, keys to what
 // they do. Decides nothing about runs.
 
-import { Lost, Refused, ask, segment, token } from "./api.js";
+import { Lost, Refused, ask, query, segment, token } from "./api.js";
 import { Cancel, Help, Resolve, Send, Token } from "./dialogs.js";
 import { h, patch } from "./dom.js";
 import { allOwed, owedIn } from "./intents.js";
@@ -24,6 +24,7 @@ const LOOKED_AT_MS = { workers: 3_000, logs: 2_000 };
 const TYPED_MS = 200;
 const DRAWN_MS = 100;
 const LINES = 60;
+const NEIGHBOURS = 500;
 const PORTION_FIRST = 20;
 const PORTION = 40;
 const FRESH_UI = { fold: false, zoom: 1, pan: 0, rows: ROWS, lines: LINES, scrolled: 0, portion: PORTION_FIRST };
@@ -347,17 +348,19 @@ function header() {
 
 // --- Addresses ---
 
-// An entry of the browser's history holds where its page was scrolled to, the link it was left by, and `behind`: how many entries before it
-// the list lies that one came from.
+// An entry of the browser's history holds where its page was scrolled to, the link it was left by, `behind`: how many entries before it the
+// list lies that one came from, and `among`: the filters of the list of runs that a run was found in.
 function navigate(href, { replace = false, still = false, by = document.activeElement } = {}) {
-  const { behind } = history.state ?? {};
-  if (replace) history.replaceState({ scroll: scrollY, behind }, "", context.href(href));
+  const { behind, among } = history.state ?? {};
+  if (replace) history.replaceState({ scroll: scrollY, behind, among }, "", context.href(href));
   else {
     history.replaceState({ ...history.state, scroll: scrollY, left: leftBy(by) }, "");
-    history.pushState({ scroll: still ? scrollY : 0, behind: route.id === null ? 1 : behind && behind + 1 }, "", context.href(href));
+    history.pushState({ scroll: still ? scrollY : 0, behind: route.id === null ? 1 : behind && behind + 1, among: route.id === null ? amongOf(route) : among }, "", context.href(href));
   }
   arrive({ still });
 }
+
+const amongOf = (from) => (from.page === pages.runs ? pages.filtersOf(from) : undefined);
 
 function leftBy(node) {
   const anchor = $("main").contains(node) ? node.closest("a[href]") ?? node.closest("tr")?.querySelector("[data-row]") : null;
@@ -431,18 +434,34 @@ async function nextUnknown() {
   }
 }
 
-async function neighbour(step) {
+// The run beside this one in the list that one came from. One that is no longer in it lies where it was created. A key that comes before the
+// answer to the one before it goes on from there.
+let going = Promise.resolve();
+const neighbour = (step) => { going = going.then(() => beside(step)); };
+
+async function beside(step) {
   if (route.page !== run) return;
+  const id = route.id;
   try {
-    const { items } = await ask(`${context.root}/runs?limit=500`);
-    const at = items.findIndex((one) => one.run_id === route.id);
-    const next = at < 0 ? null : items[at + step];
-    if (at < 0) announce("This run is not among the newest 500");
-    else if (next) navigate(`/runs/${encodeURIComponent(next.run_id)}`);
-    else announce(step < 0 ? "This is the newest run" : "There is no older run");
+    const { items, next_cursor: more } = await ask(`${context.root}/runs${query({ ...history.state?.among, limit: NEIGHBOURS })}`);
+    const at = items.findIndex((one) => one.run_id === id);
+    const older = at >= 0 ? at + 1 : await olderThan(id, items);
+    const isBeyond = older < 0 && more !== null;
+    const behind = older < 0 ? items.length : older;
+    const next = isBeyond ? undefined : items[step > 0 ? behind : (at >= 0 ? at : behind) - 1];
+    if (next) navigate(`/runs/${encodeURIComponent(next.run_id)}`);
+    else if (isBeyond || (step > 0 && more !== null)) announce(`Only the newest ${NEIGHBOURS} runs of a list can be gone through`);
+    else announce(step < 0 ? "There is no newer run in this list" : "There is no older run in this list");
   } catch (error) {
     context.failed(error);
+    announce(error.message);
   }
+}
+
+// Where in a list the runs begin that were created before one; -1 if nowhere.
+async function olderThan(id, items) {
+  const { created_at_ms: createdAt } = currentRun() ?? await ask(`${context.root}/runs/${segment(id)}`);
+  return items.findIndex((one) => one.created_at_ms < createdAt);
 }
 
 function currentRun() {

@@ -69,6 +69,23 @@ class Dialog {
   close() {
     this.context.closed(this);
   }
+
+  // What is asked for next is another intent.
+  anew() {
+    this.mutation = new Mutation(this.context, this.mutation.path);
+    this.intent = null;
+    this.context.drawDialogs();
+  }
+
+  // What became of it stays open.
+  forget() {
+    owe(this.slot, null);
+    this.anew();
+  }
+
+  forgetButton() {
+    return this.mutation.state === "lost" ? button("Forget it", () => this.forget(), { key: "forget" }) : null;
+  }
 }
 
 function lostNotice(mutation, what, safe) {
@@ -221,6 +238,7 @@ export class Resolve extends Dialog {
       !locked && why && this.choice ? h(`p.hint${wrong ? ".tone-bad" : ""}`, { id: "resolve-hint", "aria-live": "polite" }, why) : null,
       h("div.buttons", null,
         button(done || this.over ? "Close" : "Cancel", () => this.close(), { key: "close", "data-first": true }),
+        this.forgetButton(),
         done || (this.over && mutation.state !== "lost" && mutation.state !== "sending") ? null : mutation.state === "lost"
           ? h("button.primary", { type: "submit", key: "again", "data-confirm": true }, "Send again under the same key")
           : h("button.primary", { type: "submit", key: "confirm", "data-confirm": true, disabled: locked || Boolean(why) }, mutation.state === "sending" ? "Sending…" : "Confirm")));
@@ -377,8 +395,8 @@ export class Send extends Dialog {
       lostNotice(mutation, "The event", "Send it again: under the same key it is accepted once."), refusedNotice(mutation),
       !locked && why && (wrong || this.name) ? h(`p.hint${wrong ? ".tone-bad" : ""}`, { "aria-live": "polite" }, why) : null,
       h("div.buttons", null, button(mutation.state === "done" ? "Close" : "Cancel", () => this.close(), { key: "close" }),
-        mutation.state === "lost" ? button("Forget it", () => this.forget(), { key: "forget" }) : null,
-        mutation.state === "done" ? button("Send another", () => this.another(), { key: "another" })
+        this.forgetButton(),
+        mutation.state === "done" ? button("Send another", () => this.anew(), { key: "another" })
           : h("button.primary", { type: "submit", key: "send", "data-confirm": true, disabled: mutation.state === "sending" || (mutation.state !== "lost" && Boolean(why)) },
             mutation.state === "sending" ? "Sending…" : mutation.state === "lost" ? "Send again under the same key" : "Send")));
   }
@@ -394,18 +412,6 @@ export class Send extends Dialog {
 
   async read(file) {
     if (file) this.set({ file: { name: file.name, size: file.size, base64: base64Of(new Uint8Array(await file.arrayBuffer())) } });
-  }
-
-  // What became of it stays open; the next one is another intent.
-  forget() {
-    owe(this.slot, null);
-    this.another();
-  }
-
-  another() {
-    this.mutation = new Mutation(this.context, this.mutation.path);
-    this.intent = null;
-    this.context.drawDialogs();
   }
 
   set(values) {

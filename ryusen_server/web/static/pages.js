@@ -23,10 +23,8 @@ export const serverOf = () => ({ kind: "server", key: "/v1/server" });
 
 // --- Runs ---
 
-const runsKey = (context, route) => {
-  const filters = Object.fromEntries(FILTERS.map((name) => [name, route.query.get(name)]));
-  return of(context, "runs", `/runs${query({ ...filters, cursor: route.query.get("cursor"), limit: LIST })}`);
-};
+export const filtersOf = (route) => Object.fromEntries(FILTERS.map((name) => [name, route.query.get(name)]));
+const runsKey = (context, route) => of(context, "runs", `/runs${query({ ...filtersOf(route), cursor: route.query.get("cursor"), limit: LIST })}`);
 
 const owedEvent = (context) => context.owedEvent && notice("warn", "An answer was lost", `the event ${say.printable(context.owedEvent.form.name)} may have been accepted or not.`, null,
   h("p", null, button("Find out", () => context.openSend())));
