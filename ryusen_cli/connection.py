@@ -126,6 +126,8 @@ class Connection:
             error = refused(problem, mutation=mutation)
             if error.exit_code is Exit.NOT_FOUND and self._typed is not None:
                 error.hint = _what_there_is(request.target, self._typed)
+            elif problem.code == "invalid" and "cursor=" in request.target and "cursor" in problem.detail:
+                error.hint = "leave --cursor out, and give the same filters with the cursor that comes with a page"
             raise error from problem
         except CommandRefused as error:
             raise command_refused(error.document) from error

@@ -18,6 +18,7 @@ from ryusen_cli.exits import CliError, Exit
 def run() -> None:
     """Run the command line of this process, and end it."""
     gc.disable()  # what imports make stays
+    _open_closed_streams()
     head_start.begin(sys.argv[1:])
     try:
         code = main(sys.argv[1:])
@@ -32,11 +33,11 @@ def main(arguments: list[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    from ryusen_cli.tree import build
-
-    command = build()
-    gc.enable()
     try:
+        from ryusen_cli.tree import build
+
+        command = build()
+        gc.enable()
         result: Any = command.main(args=arguments, prog_name="ryusen", standalone_mode=False)
     except CliError as error:
         return _said(error, arguments)
@@ -49,6 +50,15 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the parser's own errors have no public type in every version
         return _parser_error(error, arguments)
     return result if isinstance(result, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that was closed leads nowhere. Else the next pipe takes its number, and in a child the stream takes it back."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: the one of this stream
+            os.set_inheritable(fd, True)  # noqa: FBT003 - the standard library's spelling
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - a descriptor, open to the end
 
 
 def _parser_error(error: Exception, arguments: list[str]) -> int:

@@ -139,6 +139,16 @@ def wants_json(arguments: list[str]) -> bool:
     return "--json" in arguments
 
 
+def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
+    """Refuses a value that is none of those there are, and says which was probably meant."""
+    if value is None or value in choices:
+        return
+    import difflib
+
+    meant = difflib.get_close_matches(value, choices, n=1, cutoff=0.4)
+    raise usage(f"{option} {value!r} is none of {', '.join(choices)}", f"give one of them, such as {option} {(meant or choices)[0]}")
+
+
 def read_stdin(what: str) -> bytes:
     """All of standard input. Refuses a terminal: nobody would know that it is being waited for."""
     if sys.stdin.isatty():
@@ -155,10 +165,12 @@ def read_argument(argument: str, what: str) -> bytes:
 
 def read_file(path: str) -> bytes:
     """A file that the command line names, byte for byte."""
+    if not path:
+        raise usage("no file is named", "write its path, such as @order.json")
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise usage(f"{path} cannot be read: {error.strerror}") from error
+        raise usage(f"{path} cannot be read: {error.strerror}", f"check the path; it is looked for in {Path.cwd()}") from error
 
 
 def fresh_key() -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from ryusen_cli.exits import usage
-from ryusen_cli.options import Client, CursorOption, LimitOption, client_command
+from ryusen_cli.options import Client, CursorOption, LimitOption, check_choice, client_command
 
 if TYPE_CHECKING:
     from ryusen_cli.output import Cell
@@ -30,8 +29,7 @@ def attempts_ls(
     """List attempts, oldest first."""
     from ryusen_cli.views.run import attempt_cell
 
-    if state is not None and state not in _ATTEMPT_STATES:
-        raise usage(f"--state {state!r} is none of {', '.join(_ATTEMPT_STATES)}")
+    check_choice("--state", state, _ATTEMPT_STATES)
     reply = client.ask(client.api.list_attempts(state=cast("Any", state), cursor=cursor, limit=limit))
     rows: list[list[Cell]] = [
         [

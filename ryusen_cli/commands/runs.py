@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from ryusen_cli.exits import CliError, Exit, usage
-from ryusen_cli.options import Client, CursorOption, LimitOption, TimeoutOption, client_command
+from ryusen_cli.exits import CliError, Exit
+from ryusen_cli.options import Client, CursorOption, LimitOption, TimeoutOption, check_choice, client_command
 from ryusen_cli.settings import span_ms
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def ls(
 
     filters = {"status": status, "outcome": outcome, "recovery": recovery, "attention": attention}
     for name, value in filters.items():
-        if value is not None and value not in _CHOICES[name]:
-            raise usage(f"--{name} {value!r} is none of {', '.join(_CHOICES[name])}")
+        check_choice(f"--{name}", value, _CHOICES[name])
     request = client.api.list_runs(
         **cast("dict[str, Any]", filters), function=function, application=application, event=event, q=q, cursor=cursor, limit=limit
     )

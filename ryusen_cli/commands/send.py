@@ -49,8 +49,8 @@ def send(
             name, data=text, payload=payload, metadata=metadata, key=idempotency_key, wait_ms=limit_ms if wait else None
         )
     except ValueError as error:
-        raise usage(f"{error}", "quote the whole document: -d '{\"order\": 7}'") from error
-    _check(name, text, payload, metadata, idempotency_key)
+        raise _no_json(str(error), data or "") from error
+    _check(name, text, payload, metadata, idempotency_key, data or "")
     idle = _without_worker(client, name)
     if idle and wait:
         _warn_idle(client, idle)
@@ -196,7 +196,7 @@ def _metadata(pairs: list[str]) -> dict[str, str]:
     return metadata
 
 
-def _check(name: str, text: bytes | None, payload: bytes | None, metadata: dict[str, str], key: str) -> None:
+def _check(name: str, text: bytes | None, payload: bytes | None, metadata: dict[str, str], key: str, data: str) -> None:
     """Hears of a bad event before it is sent, in the server's own words."""
     import base64
 
@@ -222,4 +222,13 @@ def _check(name: str, text: bytes | None, payload: bytes | None, metadata: dict[
         try:
             strict_json.loads(text, bytes_max=PAYLOAD_BYTES_MAX)
         except strict_json.JsonRefused as error:
-            raise usage(f"the data is not JSON: {error.why}") from error
+            raise _no_json(f"the data is not JSON: {error.why}", data) from error
+
+
+def _no_json(message: str, data: str) -> CliError:
+    """What to do depends on where the text came from: the command line, a file, standard input."""
+    if data.startswith("@"):
+        return usage(f"{data[1:]}: {message}", f"mend the file, or send it as it is: --bytes {shlex.quote(data[1:])}")
+    if data == "-":
+        return usage(f"standard input: {message}", "mend it, or send it as it is: --bytes -")
+    return usage(message, "quote the whole document: -d '{\"order\": 7}'")

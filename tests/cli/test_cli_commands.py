@@ -375,3 +375,40 @@ def test_what_is_not_there_is_answered_with_the_command_that_lists_what_is(words
     command = f"ryusen {listed} --url {server.url} --workspace shop"
     assert f"try: {command}" in said.stderr.decode()
     assert json.loads(told_json.stdout)["hint"] == command
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("runs", "ls", "--status", "runing"), "--status running"),
+        (("runs", "ls", "--outcome", "zzz"), "--outcome succeeded"),
+        (("attempts", "ls", "--state", "authorised"), "--state authorized"),
+        (("send", "a", "-d", "@no such.json"), "it is looked for in"),
+        (("send", "a", "-d", "@"), "@order.json"),
+        (("send", "a", "--bytes", "missing.bin"), "it is looked for in"),
+        (("send", "a", "-d", "{'a': 1}"), "-d '{\"order\": 7}'"),
+        (("send", "a", "-d", "-"), "--bytes -"),
+        (("unknown", "resolve", "at_1", "--generation", "1", "--result", "@missing", "--yes"), "it is looked for in"),
+    ],
+)
+def test_what_makes_no_sense_is_answered_with_what_to_type(words: tuple[str, ...], hint: str) -> None:
+    said = ryusen(*words, stdin=b"{'a': 1}")
+    assert said.returncode == 2
+    assert hint in said.stderr.decode().partition("try: ")[2]
+
+
+def test_a_file_that_is_not_json_is_named_and_may_be_sent_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "my order.json"
+    file.write_text("{'a': 1}")
+    said = ryusen("send", "a", "-d", f"@{file}").stderr.decode()
+    assert said.startswith(f"error: {file}: the data is not JSON")
+    assert f"--bytes '{file}'" in said
+
+
+def test_a_cursor_of_another_list_is_answered_with_what_to_do() -> None:
+    with told(lambda *_: problem(400, "invalid", "The cursor is not one of this list")) as server:
+        said = ryusen("runs", "ls", "--cursor", "abc", "--url", server.url)
+        other = ryusen("runs", "ls", "--url", server.url)
+    assert said.returncode == other.returncode == 5
+    assert b"try: leave --cursor out" in said.stderr
+    assert b"try:" not in other.stderr
