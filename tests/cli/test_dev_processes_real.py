@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,22 @@ from pathlib import Path
 import pytest
 
 from ryusen_cli.main import main
-from tests.cli.processes import PATIENCE_S, ROOT, asked, children, linux, role, running, ryusen, said, send, until_gone, write
+from tests.cli.processes import (
+    COMMAND,
+    PATIENCE_S,
+    ROOT,
+    asked,
+    children,
+    environment,
+    linux,
+    role,
+    running,
+    ryusen,
+    said,
+    send,
+    until_gone,
+    write,
+)
 
 APP = """
 from pathlib import Path
@@ -261,6 +277,55 @@ def test_a_taken_port_is_named_and_no_database_is_made(tmp_path: Path, command: 
     assert f"port {port}" in done.stderr
     assert "--port" in document["detail"]
     assert not (tmp_path / ".ryusen").exists()
+
+
+def without(stream: str, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command with a standard stream closed, as `<&-` and `>&-` close it in a shell."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {stream}', "sh", *COMMAND, *command],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_dev_needs_no_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = without("<&-", "dev", "app.py", "--port", port, cwd=tmp_path)
+    assert f"port {port} is already in use" in done.stderr  # so the server got its order, and what it said was heard
+
+
+@pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_needs_no_standard_streams(tmp_path: Path, stream: str) -> None:
+    done = without(stream, "version", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (">&-" not in stream.split())
+
+
+INTERRUPTED = """
+import os, signal, sys
+sys.path.append({root!r})
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "ryusen_cli.tree":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from ryusen_cli.main import run
+run()
+"""
+
+
+def test_an_interrupt_before_the_command_line_is_read_is_no_defect(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", INTERRUPTED.format(root=str(ROOT)), "dev", "app.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells who listens")
