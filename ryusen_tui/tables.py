@@ -253,6 +253,8 @@ def event_row(event: EventSummary, glyphs: Glyphs, *, now_ms: int) -> Row:
 
 def worker_state(worker: WorkerDocument, glyphs: Glyphs) -> Line:
     """Whether a worker takes work."""
+    if worker.draining and not worker.connected:
+        return (own(f"{glyphs.glyph('○')} Drained", "muted"),)
     if not worker.connected:
         return (own(f"{glyphs.glyph('…')} Away", "warn"),)
     if worker.draining:

@@ -186,7 +186,9 @@ def workers_ls(client: Client, limit: LimitOption = None, cursor: CursorOption =
 def _state(worker: WorkerDocument) -> str:
     if worker.transport == "http":
         return "configured" if worker.connected else "unreachable"
-    return "draining" if worker.draining else "connected" if worker.connected else "away"
+    if worker.connected:
+        return "draining" if worker.draining else "connected"
+    return "drained" if worker.draining else "away"
 
 
 @client_command

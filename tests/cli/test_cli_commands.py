@@ -12,10 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from ryusen_protocol.api import WorkerDocument
 from ryusen_protocol.sse import encode_event
+from ryusen_tui.spans import Glyphs, plain
+from ryusen_tui.tables import worker_state
 from tests.cli.told import COMMAND, ROOT, Answer, problem, ryusen, told
+from tests.tui.fixed import WORKERS
 
 
 def receipt(matched: int = 1, runs: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
@@ -412,3 +417,16 @@ def test_a_cursor_of_another_list_is_answered_with_what_to_do() -> None:
     assert said.returncode == other.returncode == 5
     assert b"try: leave --cursor out" in said.stderr
     assert b"try:" not in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("connected", "draining", "said"),
+    [(True, False, "connected"), (True, True, "draining"), (False, False, "away"), (False, True, "drained")],
+)
+def test_a_worker_is_said_to_drain_as_long_as_it_is_there(connected: bool, draining: bool, said: str) -> None:
+    given = {**WORKERS[0], "connected": connected, "draining": draining}
+    with told(lambda *_: (200, {"items": [given], "next_cursor": None})) as server:
+        listed = ryusen("workers", "ls", "--url", server.url).stdout.decode()
+    assert listed.splitlines()[1].split()[4] == said
+    shown = plain(worker_state(msgspec.convert(given, WorkerDocument), Glyphs()))
+    assert shown.split(maxsplit=1)[1] == said.capitalize()

@@ -411,7 +411,7 @@ def test_what_no_change_tells_of_is_followed_too_contact_with_a_worker_and_what_
         expect(logs.locator("ol.logs")).to_contain_text(["still waiting for go-contact"])
         at.running.workers[0].kill()
         expect(lane).to_contain_text(re.compile("Out of contact, Unknown in [0-9]s"))
-        expect(workers.get_by_role("article")).to_contain_text("Out of contact")
+        expect(workers.get_by_role("article")).to_contain_text("Away")
         expect(lane).to_contain_text("Unknown")
         expect(lane).not_to_contain_text("Out of contact")
         at.check()

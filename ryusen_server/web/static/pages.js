@@ -298,7 +298,7 @@ export const workers = {
 };
 
 function workerWord(worker) {
-  if (!worker.connected) return { glyph: "…", text: "Out of contact", tone: "warn" };
+  if (!worker.connected) return worker.draining ? { glyph: "○", text: "Drained", tone: "muted" } : { glyph: "…", text: "Away", tone: "warn" };
   return worker.draining ? { glyph: "◌", text: "Draining", tone: "warn" } : { glyph: "●", text: "Connected", tone: "accent" };
 }
 
