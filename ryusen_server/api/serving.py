@@ -29,9 +29,9 @@ class Serving:
             await cast("Any", listener).start_serving()
 
     def discard(self) -> None:
-        """Instead of `begin`: it is not going to answer."""
+        """Instead of `begin`, or after one that did not come about: it is not going to answer."""
         self.stop_listening()
-        retire_app(self._app)
+        self._leave()
 
     def stop_listening(self) -> None:
         """Take no new connection; those there are go on."""
@@ -48,23 +48,43 @@ class Serving:
                     connection.close_if_idle()
                 await asyncio.sleep(_LOOK_AGAIN_S)
         finally:
-            for connection in self._connections():
-                connection.abort()
-            retire_app(self._app)
+            self._leave()
+
+    def _leave(self) -> None:
+        for connection in self._connections():
+            connection.abort()
+        retire_app(self._app)
 
     def _connections(self) -> list[ServerConnection]:
         return [connection for listener in self._listeners for connection in cast("Any", listener).connections]
 
 
 async def prepare_app(app: App, sockets: Sequence[socket.socket], *, backlog: int) -> Serving:
-    """Everything that can be done before the first request may be answered; nothing is accepted before `begin`."""
+    """Everything that can be done before the first request may be answered; nothing is accepted before `begin`.
+
+    If that fails, or is given up, the application is gone; the sockets are the caller's to close in any case.
+    """
+    preparing = asyncio.ensure_future(_prepare(app, sockets, backlog))
+    try:
+        return await asyncio.shield(preparing)
+    except asyncio.CancelledError:
+        (await preparing).discard()  # Sanic opens on tasks of its own, which would not end with this one
+        raise
+
+
+async def _prepare(app: App, sockets: Sequence[socket.socket], backlog: int) -> Serving:
     os.environ.setdefault("SANIC_IGNORE_PRODUCTION_WARNING", "1")  # it would praise debug mode on every terminal
     create = cast("Any", app).create_server  # Sanic types it in part
-    listeners: list[AsyncioServer] = [
-        await create(
-            sock=bound, protocol=ServerConnection, backlog=backlog, access_log=False, asyncio_server_kwargs={"start_serving": False}
-        )
-        for bound in sockets
-    ]
-    await listeners[0].startup()  # compiles the routes
-    return Serving(app, listeners)
+    listeners: list[AsyncioServer] = []
+    serving = Serving(app, listeners)
+    try:
+        for bound in sockets:
+            listener = await create(
+                sock=bound, protocol=ServerConnection, backlog=backlog, access_log=False, asyncio_server_kwargs={"start_serving": False}
+            )
+            listeners.append(listener)
+        await listeners[0].startup()  # compiles the routes
+    except BaseException:
+        serving.discard()
+        raise
+    return serving

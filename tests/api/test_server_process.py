@@ -11,13 +11,18 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
+from sanic import Sanic
 
+from ryusen_server.api.app import create_app
+from ryusen_server.api.gate import gate_rules
+from ryusen_server.api.serving import prepare_app
 from ryusen_server.bootstrap import ServerSettings, StartRefused, build, running_server
 from ryusen_server.bootstrap.listening import listen
-from tests.api.api_harness import ClosableMemoryStore, W
+from tests.api.api_harness import ClosableMemoryStore, W, open_memory
 from tests.gateway.worker_peer import publication, worker_peer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,6 +219,42 @@ async def test_a_missing_folder_is_refused_and_the_port_is_free_again(tmp_path: 
         await build(ServerSettings(db=tmp_path / "mistyped" / "a.db", port=port)).start()
     for bound in listen("127.0.0.1", port):
         bound.close()
+
+
+async def test_a_start_that_is_given_up_anywhere_leaves_nothing_behind(tmp_path: Path) -> None:
+    port = free_port()
+    applications: dict[str, object] = cast("Any", Sanic)._app_registry
+    before = set(applications)
+    given_up = 0
+    while True:
+        server = build(ServerSettings(db=tmp_path / "a.db", port=port), store_factory=open_memory)
+        starting = asyncio.ensure_future(server.start())
+        for _ in range(given_up):
+            await asyncio.sleep(0)
+        if starting.done():
+            break
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert set(applications) == before
+        for bound in listen("127.0.0.1", port):
+            bound.close()
+        given_up += 1
+    assert given_up > 1
+    assert set(applications) != before
+    await server.stop(0)
+    assert set(applications) == before
+
+
+async def test_an_application_that_finds_its_socket_closed_is_gone() -> None:
+    applications: dict[str, object] = cast("Any", Sanic)._app_registry
+    before = set(applications)
+    first, second = listen("127.0.0.1", 0)
+    second.close()
+    with first, pytest.raises(OSError):  # noqa: PT011 - which one is the loop's affair
+        await prepare_app(create_app(rules=gate_rules(0)), (first, second), backlog=1)
+    assert set(applications) == before
+    assert first.fileno() == -1
 
 
 async def test_an_ephemeral_server_leaves_nothing(tmp_path: Path) -> None:
