@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import os
 import select
@@ -43,7 +44,7 @@ def attach(url: str, *, workspace: str, token: str | None) -> tuple[int, bool]:
         _heed_the_terminal()
         app = Dashboard(url, workspace=workspace, token=token, unicode=is_utf8())
         _watch_terminal(lambda: app.exit(return_code=128 + signal.SIGHUP))
-        with _signals(lambda number: app.exit(return_code=128 + number)):
+        with _signals(lambda number: app.exit(return_code=128 + number)), _outliving_terminal():
             end = await app.run_async()
         return app.return_code or 0, end == "plain"
 
@@ -96,7 +97,8 @@ async def _supervise(plan: Plan, url: str, output: Output, folder: Path) -> int:
     _watch_terminal(gone)
     try:
         early.enter_context(_signals(lambda number: app.exit(return_code=128 + number)))
-        end = await app.run_async()
+        with _outliving_terminal():
+            end = await app.run_async()
         if end == "plain" and work is not None and not work.done():
             sink.show(output)
             output.note("the dashboard is closed and everything goes on; Ctrl+C ends it, `ryusen tui` shows it again")
@@ -192,6 +194,48 @@ def _watch_terminal(gone: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(gone)
 
     threading.Thread(target=watch, name="ryusen-terminal", daemon=True).start()
+
+
+class _Outliving:
+    """A stream to a terminal that may go away: what is written to it then is lost, and no error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._until_it_is_gone():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._until_it_is_gone():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _until_it_is_gone(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _outliving_terminal() -> Generator[None]:
+    """The dashboard's writer would end with the first error, and the loop wait for it without end as soon as its queue is full."""
+    stream = sys.__stderr__
+    names: dict[str, Any] = sys.__dict__
+    names["__stderr__"] = None if stream is None else _Outliving(stream)
+    try:
+        yield
+    finally:
+        names["__stderr__"] = stream
 
 
 def is_utf8() -> bool:

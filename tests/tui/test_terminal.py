@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ryusen_cli.dev.front import _outliving_terminal
 from tests.tui.conftest import Gallery
 from tests.tui.ptys import ALTERNATE_ON, COMMAND, ROOT, plain, restored, terminal
 from tests.tui.stage import PATIENCE_S, environment
@@ -173,6 +175,20 @@ def test_a_terminal_that_goes_away_without_a_signal_takes_everything_along(tmp_p
         made.until("already in use")
         made.hang_up()
         assert made.ended() == 128 + signal.SIGHUP
+
+
+def test_what_a_terminal_that_went_away_would_show_is_lost_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, child = pty.openpty()
+    with os.fdopen(child, "w") as stream:
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        with _outliving_terminal():
+            assert sys.__stderr__ is not None
+            assert sys.__stderr__.isatty()
+            os.close(ours)
+            for _ in range(2):
+                sys.__stderr__.write("x" * 100_000)
+                sys.__stderr__.flush()
+        assert sys.__stderr__ is stream
 
 
 def test_leaving_for_the_plain_log_leaves_everything_running(tmp_path: Path) -> None:
