@@ -5,6 +5,7 @@ Owns colour, glyph set and JSON. Knows no document: it prints lines, tables and 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -100,8 +101,13 @@ class Output:
             self.note(Painted("  try: ", "muted"), printable_block(error.hint))
 
     def _write(self, stream: TextIO, text: str) -> None:
-        stream.write(text + "\n")
-        stream.flush()
+        try:
+            stream.write(text + "\n")
+            stream.flush()
+        except OSError as error:
+            if error.errno == errno.EIO:  # how a terminal says that nobody reads it any more
+                raise BrokenPipeError(errno.EPIPE, "the terminal is gone") from error
+            raise
 
 
 def printable_block(text: str) -> Painted:

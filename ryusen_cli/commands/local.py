@@ -334,10 +334,14 @@ def _own_name(address: str) -> list[str]:
 def _supervise(plan: Plan, output: Output) -> int:
     import asyncio
 
+    from ryusen_cli.dev.hangup import watch_terminal
     from ryusen_cli.dev.supervisor import Supervisor
 
     async def run() -> int:
-        return await Supervisor(plan, output).run()
+        supervisor = Supervisor(plan, output)
+        if sys.stderr.isatty():
+            watch_terminal(sys.stderr.fileno(), lambda: supervisor.finish(Exit.TERMINATED))
+        return await supervisor.run()
 
     return asyncio.run(run())
 

@@ -11,14 +11,12 @@ import contextlib
 import errno
 import io
 import os
-import select
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
+from ryusen_cli.dev.hangup import watch_terminal
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.output import Output
 from ryusen_tui.app import Dashboard
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 LOG_NAME: Final = "dev.log"
 LOG_BYTES_MAX: Final = 4 * 2**20
 """A log file that is larger begins anew; the one before is kept beside it."""
-SIGNAL_S: Final = 1.0
-"""By then the signal of a terminal that went away has come, if one comes."""
 
 
 def attach(url: str, *, workspace: str, token: str | None) -> tuple[int, bool]:
@@ -43,7 +39,7 @@ def attach(url: str, *, workspace: str, token: str | None) -> tuple[int, bool]:
     async def run() -> tuple[int, bool]:
         _heed_the_terminal()
         app = Dashboard(url, workspace=workspace, token=token, unicode=is_utf8())
-        _watch_terminal(lambda: app.exit(return_code=128 + signal.SIGHUP))
+        watch_terminal(sys.stdin.fileno(), lambda: app.exit(return_code=128 + signal.SIGHUP))
         with _signals(lambda number: app.exit(return_code=128 + number)), _outliving_terminal():
             end = await app.run_async()
         return app.return_code or 0, end == "plain"
@@ -94,7 +90,7 @@ async def _supervise(plan: Plan, url: str, output: Output, folder: Path) -> int:
 
     _heed_the_terminal()
     app = Dashboard(url, workspace="default", token=plan.worker.token, logs=book, owns_server=True, unicode=is_utf8(), started=start)
-    _watch_terminal(gone)
+    watch_terminal(sys.stdin.fileno(), gone)
     try:
         early.enter_context(_signals(lambda number: app.exit(return_code=128 + number)))
         with _outliving_terminal():
@@ -176,24 +172,6 @@ def _heed_the_terminal() -> None:
     """How large the terminal is, it says itself: what an environment says of that is of another moment, or of another terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-
-
-def _watch_terminal(gone: Callable[[], None]) -> None:
-    """Call `gone` on this loop when the terminal has gone away.
-
-    Its signal goes to the session's leader, and to others only once that one has ended: never, if it is a `make` that waits for us.
-    """
-    loop = asyncio.get_running_loop()
-    terminal = select.poll()
-    terminal.register(sys.stdin.fileno(), 0)  # nothing but its end
-
-    def watch() -> None:
-        terminal.poll()
-        time.sleep(SIGNAL_S)
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(gone)
-
-    threading.Thread(target=watch, name="ryusen-terminal", daemon=True).start()
 
 
 class _Outliving:

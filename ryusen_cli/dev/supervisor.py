@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ryusen_cli.dev.report import Standing
+    from ryusen_cli.output import Cell
 
 DRAIN_S: Final = 10.0
 """How long workers may finish their steps when a person ends the whole; a reload sets no such bound."""
@@ -119,8 +120,8 @@ class Supervisor:
             return
         self._stopping = True
         if not self._finish.done():
-            self._say("finishing what runs; once more ends at once")
             self._finish.set_result(int(code))
+            self._say("finishing what runs; once more ends at once")
 
     def finish(self, code: int) -> None:
         """End as a signal would, with this exit code. A second time, and after a signal, it does nothing."""
@@ -388,10 +389,17 @@ class Supervisor:
         )
 
     def _printed(self, child: Child, line: str) -> None:
-        self._output.note(Painted(f"{child.name} | ", "muted"), line)
+        self._note(Painted(f"{child.name} | ", "muted"), line)
 
     def _say(self, text: str, *, is_trouble: bool = False) -> None:
-        self._output.note(Painted("ryusen | ", "warn" if is_trouble else "accent"), printable_block(text))
+        self._note(Painted("ryusen | ", "warn" if is_trouble else "accent"), printable_block(text))
+
+    def _note(self, *cells: Cell) -> None:
+        """A line for whoever reads along. With nobody left to read, all of it ends, and as it always does."""
+        try:
+            self._output.note(*cells)
+        except BrokenPipeError:
+            self.finish(Exit.ERROR)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

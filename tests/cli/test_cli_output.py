@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 
 import pytest
 
@@ -86,3 +88,14 @@ def test_an_error_as_a_document_carries_code_exit_code_and_hint() -> None:
         "hint": "look",
     }
     assert err.getvalue() == ""
+
+
+def test_a_terminal_that_is_gone_is_a_reader_that_is_gone() -> None:
+    ours, child = pty.openpty()
+    with os.fdopen(child, "w") as stream:
+        os.close(ours)
+        with pytest.raises(BrokenPipeError):
+            Output(stdout=stream, stderr=stream).note("said to nobody")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, child)  # closing the stream writes what is left
+        os.close(nowhere)

@@ -177,6 +177,19 @@ def test_a_terminal_that_goes_away_without_a_signal_takes_everything_along(tmp_p
         assert made.ended() == 128 + signal.SIGHUP
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_plain_lines_end_with_their_terminal(tmp_path: Path, told: bool) -> None:
+    (tmp_path / "shop.py").write_text(TARGET)
+    with terminal([*COMMAND, "dev", "shop.py", "--no-tui", "--port", "0"], tmp_path) as made:
+        made.until("ready")
+        children = descendants(made.process.pid)
+        made.hang_up()
+        if told:
+            made.process.send_signal(signal.SIGHUP)
+        assert made.ended() == 143
+        assert are_gone(children)
+
+
 def test_what_a_terminal_that_went_away_would_show_is_lost_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, child = pty.openpty()
     with os.fdopen(child, "w") as stream:
