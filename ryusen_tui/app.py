@@ -53,6 +53,8 @@ End = Literal["quit", "plain"]
 """How a person left: for good, or for the plain log."""
 
 FAILED: Final = 1
+AGES_S: Final = 2.0
+"""How often lists are drawn for their ages alone, which is most of what idling costs; nobody takes an age for a stopwatch."""
 
 
 def wall_ms() -> int:
@@ -128,7 +130,7 @@ App.-ascii Toast { border: none; }
 
     def on_mount(self) -> None:
         """Everything else after the first paint."""
-        self.set_interval(1.0, self._pass_time)
+        self.set_interval(AGES_S, self._pass_time)
         if self.logs is not None:
             self.logs.heard = self._log_heard
         self.call_after_refresh(self._begin)
