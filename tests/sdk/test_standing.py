@@ -17,7 +17,7 @@ from ryusen_sdk import Event, Failure, Ryusen, Step, StepFailed, SyncStep, Termi
 from ryusen_sdk import standing as standing_module
 from ryusen_sdk.latch import Pass
 from ryusen_sdk.operation import operation
-from ryusen_sdk.standing import Watched
+from ryusen_sdk.standing import CoroutineBody, Watched
 from ryusen_sdk.worker import Worker
 from tests.sdk.peer import NULL, JsonDict, compensation, discovery, done, failed, fake_server, forward, number, text
 from tests.sdk.standing_runs import Function, Process, Seen, process, same_as_replayed
@@ -375,18 +375,29 @@ async def test_a_timeout_around_a_step_ends_a_body_that_stands_and_fails_nothing
     assert seen.begun == 2
 
 
+def the_body(worker: Process) -> CoroutineBody:
+    """The one that stands."""
+    assert worker.standing is not None
+    (body,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - what tests end
+    return body
+
+
+async def cancelled_as_it_goes_on(worker: Process, document: JsonDict) -> JsonDict:
+    """The answer to what the body that stands was to go on with: its task is cancelled before it does."""
+    body = the_body(worker)
+    assert body.task is not None
+    going_on = worker.begin(document)
+    worker.loop.call_soon(body.task.cancel)
+    async with asyncio.timeout(10):
+        return await going_on
+
+
 async def test_an_invocation_that_meets_the_end_of_a_body_begins_at_the_first_line() -> None:
     """The body was to go on with it, and is cancelled before it does."""
     seen = Seen()
     async with process(linear(seen)) as worker:
         await worker.discover()
-        assert worker.standing is not None
-        (body,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
-        assert body.task is not None
-        going_on = worker.begin(forward("s0"))
-        worker.loop.call_soon(body.task.cancel)
-        async with asyncio.timeout(10):
-            assert (await going_on)["outcome"]["type"] == "succeeded"
+        assert (await cancelled_as_it_goes_on(worker, forward("s0")))["outcome"]["type"] == "succeeded"
         assert seen == Seen(begun=2, ended=1, called=["s0:1"])
 
 
@@ -420,7 +431,7 @@ async def test_a_pass_begins_when_the_body_that_stood_has_unwound(ended_by: str)
         await worker.step()
         await worker.discover()
         assert worker.standing is not None
-        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - what the test ends
+        stood = the_body(worker)
         if ended_by == "the invocation itself":
             document = compensation("s0", *worker.history, result=text(""))
         elif ended_by == "a timer":
@@ -446,13 +457,7 @@ async def test_a_pass_knows_no_context_variable_of_the_body_before_it() -> None:
 
     async with process(body) as worker:
         await worker.discover()
-        assert worker.standing is not None
-        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - whose task the test cancels
-        assert stood.task is not None
-        going_on = worker.begin(forward("s0"))
-        worker.loop.call_soon(stood.task.cancel)
-        async with asyncio.timeout(10):
-            await going_on
+        await cancelled_as_it_goes_on(worker, forward("s0"))
     assert found == ["none", "none"]
 
 
@@ -627,8 +632,7 @@ async def test_the_end_of_a_worker_waits_for_a_body_that_has_begun_to_unwind() -
     async with process(body) as worker:
         await worker.discover()
         assert worker.standing is not None
-        (stood,) = worker.standing.coroutines._bodies.values()  # pyright: ignore[reportPrivateUsage] - what the test ends
-        worker.standing.coroutines.end(stood)
+        worker.standing.coroutines.end(the_body(worker))
         await worker.host.end_standing()
         assert not alone.is_taken
 
