@@ -24,7 +24,6 @@ from ryusen_protocol.frames import CONNECT_PATH
 from ryusen_protocol.limits import LONG_POLL_MS_MAX, REQUEST_BYTES_MAX
 from ryusen_protocol.problems import Problem, invalid, limit_exceeded, problem, storage_unavailable
 from ryusen_protocol.words import printable
-from ryusen_server.api import attempts, deployment, events, fleet, metrics, retention, runs, server, stream
 from ryusen_server.api.context import Context
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED, Principal
 from ryusen_server.api.credentials import refusal as unauthorized
@@ -32,23 +31,13 @@ from ryusen_server.api.gate import HEADER_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX,
 from ryusen_server.api.parameters import parameter_names, query, segment
 from ryusen_server.api.requests import NO_ROUTE
 from ryusen_server.api.route import EVENT_STREAM, Answer, Call, Refused, Route, Streamed, Text, answer_problem
+from ryusen_server.api.table import ROUTES, fits, route_of, taken
 from ryusen_server.ports.store import StorageUnavailable
 from ryusen_server.transports.connected.gateway import Gateway
 from ryusen_server.transports.connected.upgrade import ServerConnection, Upgraded
 
 _log = logging.getLogger(__name__)
 
-ROUTES: Final[tuple[Route, ...]] = (
-    *server.ROUTES,
-    *events.ROUTES,
-    *runs.ROUTES,
-    *attempts.ROUTES,
-    *deployment.ROUTES,
-    *fleet.ROUTES,
-    *stream.ROUTES,
-    *retention.ROUTES,
-    *metrics.ROUTES,
-)
 _HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -146,7 +135,7 @@ def _authorize(context: Context, request: Request) -> Principal | None:
             request.ctx.may_execute = partial(context.access.may_execute, who)
             return who
         raise Refused(FORBIDDEN if isinstance(who, Principal) else UNAUTHORIZED)
-    route = _route_of(request.method, path)
+    route = route_of(request.method, path)
     if route is None or route.capability is None:  # what everybody may see, or nothing at all
         return who if isinstance(who, Principal) else None
     if not isinstance(who, Principal):
@@ -157,15 +146,6 @@ def _authorize(context: Context, request: Request) -> Principal | None:
     if refused is not None:
         raise Refused(refused)
     return who
-
-
-def _route_of(method: str, path: str) -> Route | None:
-    found = path.split("/")
-    return next((route for route in ROUTES if _serves(route, method) and _fits(route.path.split("/"), found)), None)
-
-
-def _serves(route: Route, method: str) -> bool:
-    return route.method == method or (method == "HEAD" and route.method == "GET")
 
 
 def _scope_segments(route: Route, path: str) -> Mapping[str, str]:
@@ -239,21 +219,11 @@ def _problem_of(context: Context, request: Request, error: BaseException) -> Ans
 def _methods(request: Request) -> list[str]:
     """The methods of the routes a path belongs to, which Sanic does not always tell."""
     path = request.path
-    found = path.split("/")
     if path == CONNECT_PATH:
         return ["GET"]
-    if any(_fits(template.split("/"), found) for template in cast("Mapping[str, ServedFile]", request.app.ctx.files)):
+    if any(fits(template, path) for template in cast("Mapping[str, ServedFile]", request.app.ctx.files)):
         return list(_FILE_METHODS)
-    return sorted({method for route in ROUTES if _fits(route.path.split("/"), found) for method in _taken(route)})
-
-
-def _taken(route: Route) -> tuple[str, ...]:
-    """The methods of a route: what can be read can also be asked for without its body."""
-    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
-
-
-def _fits(template: Sequence[str], found: Sequence[str]) -> bool:
-    return len(template) == len(found) and all(part.startswith("{") or part == given for part, given in zip(template, found, strict=True))
+    return sorted({method for route in ROUTES if fits(route.path, path) for method in taken(route)})
 
 
 def _no_route(request: Request) -> Problem:
@@ -306,7 +276,7 @@ def _respond(given: Answer) -> HTTPResponse:
 
 
 def create_app(*, rules: GateRules, files: Mapping[str, ServedFile] = MappingProxyType({})) -> App:
-    """The application, to be served with `ServerConnection` as its protocol once `attach` was called. `files` are for browsers, by path."""
+    """The application, for `ServerConnection` as its protocol, without what it answers from. `files` are for browsers, by path."""
     app = _GatedApp(
         f"ryusen-{next(_numbers)}",
         config=_config(),
@@ -319,7 +289,7 @@ def create_app(*, rules: GateRules, files: Mapping[str, ServedFile] = MappingPro
     app.ctx.files = files
     for route in ROUTES:
         name = f"{route.method.lower()}-{route.path}".translate(_IN_NAMES)
-        app.add_route(_handler(route), _sanic_path(route.path), methods=_taken(route), name=name, error_format=_ERRORS)
+        app.add_route(_handler(route), _sanic_path(route.path), methods=taken(route), name=name, error_format=_ERRORS)
     for path, file in files.items():
         name = f"file-{path}".translate(_IN_NAMES)
         app.add_route(_file_handler(path, file), _sanic_path(path), methods=_FILE_METHODS, name=name, error_format=_ERRORS)

@@ -60,8 +60,8 @@ async def _openapi(context: Context, call: Call) -> Answer | Problem:
 @functools.cache
 def _described(product_version: str) -> bytes:
     """Made when somebody asks for it first: a server that starts has no need of it."""
-    from ryusen_server.api.app import ROUTES as ALL_ROUTES
     from ryusen_server.api.openapi import openapi_document
+    from ryusen_server.api.table import ROUTES as ALL_ROUTES
 
     return msgspec.json.encode(openapi_document(ALL_ROUTES, product_version))
 

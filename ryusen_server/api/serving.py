@@ -10,7 +10,9 @@ from typing import Any, cast
 
 from sanic.server import AsyncioServer
 
-from ryusen_server.api.app import App, retire_app
+from ryusen_server.api.app import App, attach, retire_app
+from ryusen_server.api.context import Context
+from ryusen_server.transports.connected.gateway import Gateway
 from ryusen_server.transports.connected.upgrade import ServerConnection
 
 _LOOK_AGAIN_S = 0.01
@@ -23,8 +25,9 @@ class Serving:
         self._app = app
         self._listeners = listeners
 
-    async def begin(self) -> None:
+    async def begin(self, context: Context, gateway: Gateway) -> None:
         """Answer from now on."""
+        attach(self._app, context=context, gateway=gateway)
         for listener in self._listeners:
             await cast("Any", listener).start_serving()
 

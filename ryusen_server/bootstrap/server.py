@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ryusen_protocol.api import DatabaseInfo
 from ryusen_protocol.words import printable
-from ryusen_server.api.app import App, attach, create_app
+from ryusen_server.api.app import create_app
 from ryusen_server.api.context import Context, ServerFacts
 from ryusen_server.api.credentials_file import CredentialsRefused
 from ryusen_server.api.gate import gate_rules
@@ -76,7 +76,6 @@ class Server:
         self._engine_config = engine_config or _engine_config(settings)
         self._connected_config = connected_config or _connected_config(self._engine_config)
         self._sockets: list[socket.socket] = []
-        self._app: App | None = None
         self._serving: Serving | None = None
         self._stopped = False
         self._credentials: CredentialsKeeper | None = None
@@ -140,7 +139,6 @@ class Server:
         except BaseException:
             await (await opening).close()
             raise
-        self._app = app
         self.store = await opening
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> OpenStore:
@@ -178,7 +176,7 @@ class Server:
             self.engine.attach_endpoint(endpoint.scope, endpoint.url, self._invoker.endpoint(endpoint.url), settings.http_capacity)
 
     async def _answer(self) -> None:
-        if self._serving is None or self._app is None:
+        if self._serving is None:
             raise AssertionError("the routes are prepared first")
         self.addresses = tuple(base_url(bound) for bound in self._sockets)
         self.warnings = () if self._credentials is not None else _warnings(self._sockets)
@@ -192,9 +190,8 @@ class Server:
             workers_connected=self._gateway.sessions,
             access=None if self._credentials is None else self._credentials.access,
         )
-        attach(self._app, context=self._context, gateway=self._gateway)
         self._context.access.on_change(self._access_changed)
-        await self._serving.begin()
+        await self._serving.begin(self._context, self._gateway)
         if isinstance(self.store, SqliteStore):
             self.store.set_owner_url(self.url)
         if self._credentials is not None:

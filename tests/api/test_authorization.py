@@ -14,9 +14,9 @@ from websockets.exceptions import InvalidStatus
 
 from ryusen_protocol.ids import AttemptId
 from ryusen_protocol.operator import ResolveCommand, SupplySuccess, encode_command
-from ryusen_server.api.app import ROUTES
 from ryusen_server.api.credentials import FORBIDDEN, UNAUTHORIZED
 from ryusen_server.api.route import Route
+from ryusen_server.api.table import ROUTES
 from ryusen_server.bootstrap import StartRefused, build
 from ryusen_server.bootstrap.settings import ServerSettings, http_endpoint
 from tests.api.api_harness import ApiHarness, W, api_server, eventually

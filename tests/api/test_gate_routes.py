@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ryusen_protocol.problems import CODES, CONTENT_TYPE
-from ryusen_server.api.app import ROUTES
 from ryusen_server.api.route import EVENT_STREAM, Text
+from ryusen_server.api.table import ROUTES
 from tests.api.api_harness import ApiHarness, W, api_server
 
 PATHS = sorted({route.path.replace("{workspace}", "default").replace("{", "").replace("}", "") for route in ROUTES})

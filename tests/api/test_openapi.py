@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from ryusen_protocol.problems import CODES, status_of
-from ryusen_server.api.app import ROUTES
 from ryusen_server.api.openapi import ANY_ROUTE_REFUSES, openapi_document, operation_id
 from ryusen_server.api.route import Route
+from ryusen_server.api.table import ROUTES
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi_document(ROUTES, "0")))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
