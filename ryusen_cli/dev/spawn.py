@@ -21,7 +21,7 @@ Role = Literal["server", "worker"]
 """What a child imports while it waits for its order."""
 
 _BOOT: Final = "import sys; sys.path.append({root!r}); from ryusen_cli.dev.child import main; sys.exit(main(sys.argv[1:]))"
-_ASKS_FOR_HELP: Final = "--help"
+_ASK_FOR_HELP: Final = frozenset(("-h", "--help"))
 
 
 class Spawned(NamedTuple):
@@ -74,7 +74,7 @@ class HeadStart:
 
     def begin(self, words: Sequence[str]) -> None:
         """Start a server if this command line is going to want one. Whatever stands in the way is met again, and told, by who orders it."""
-        if self._server is None and words[:1] == ["dev"] and _ASKS_FOR_HELP not in words:
+        if self._server is None and words[:1] == ["dev"] and _ASK_FOR_HELP.isdisjoint(words):
             try:
                 self._server = spawn("server")
             except OSError:

@@ -114,7 +114,7 @@ async def test_a_worker_that_waits_for_its_server_ends_with_its_parent() -> None
 
 
 def test_a_head_start_is_given_to_dev_alone() -> None:
-    for words in ([], ["serve"], ["worker", "dev"], ["dev", "--help"], ["dev", "shop.py", "--help"]):
+    for words in ([], ["serve"], ["worker", "dev"], ["dev", "--help"], ["dev", "-h"], ["dev", "shop.py", "--help"]):
         start = HeadStart()
         start.begin(words)
         assert start.take() is None
