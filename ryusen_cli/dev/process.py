@@ -147,3 +147,11 @@ def _ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
 
     threading.Thread(target=wait, name=f"ryusen-child-{process.pid}", daemon=True).start()
     return ended
+
+
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -6,18 +6,16 @@ Owns processes and time. What to do about a save or a death is decided by `swap`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ryusen_cli.dev import messages
-from ryusen_cli.dev.process import Child
+from ryusen_cli.dev.kept_server import KeptServer
+from ryusen_cli.dev.process import Child, how_ended
 from ryusen_cli.dev.sources import Sources, source_folder
-from ryusen_cli.dev.spawn import head_start
 from ryusen_cli.dev.swap import Action, Drain, Say, Slot, Start
 from ryusen_cli.exits import CliError, Exit
 from ryusen_cli.output import Output, Painted, printable_block
@@ -32,8 +30,6 @@ DRAIN_S: Final = 10.0
 """How long workers may finish their steps when a person ends the whole; a reload sets no such bound."""
 SERVER_END_S: Final = 10.0
 _READY_S: Final = 15.0
-_RESTARTS_MAX: Final = 5
-_RESTART_WINDOW_S: Final = 60.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,17 +70,12 @@ class Supervisor:
         self._plan = plan
         self._output = output
         self._targets = [Target(name, Path.cwd()) for name in plan.targets]
-        self._server: Child | None = None
-        self._server_order = plan.server
-        self._url = plan.worker.url or ""
-        self._listening = asyncio.Event()
+        self._server: KeptServer | None = None
         self._standby: Child | None = None
-        self._crashes: list[float] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._finish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stopping = False
         self._stop_watching = asyncio.Event()
-        self._server_failure: messages.Failed | None = None
         self.listening: Callable[[str], None] = lambda _: None
         """Called with the server's URL whenever it begins to answer."""
 
@@ -95,7 +86,12 @@ class Supervisor:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             if self._plan.server is not None:
-                await self._start_server()
+                server = KeptServer(
+                    self._plan.server, say=self._say, printed=self._printed, listening=self._listens, may_end=lambda: self._stopping
+                )
+                await server.start()
+                self._server = server
+                self._spawn(self._server.keep())
             await self._prepare_standby()
             for target in self._targets:
                 target.seen = await asyncio.to_thread(target.sources.digest)
@@ -103,8 +99,8 @@ class Supervisor:
                 self._perform(target, target.slot.saved(self._release(target.seen)))
                 if self._plan.reload:
                     self._spawn(self._watch(target))
-            if self._plan.server is not None:
-                self._spawn(self._report())
+            if self._server is not None:
+                self._spawn(self._report(self._server))
             return await self._finish
         finally:
             await self._end()
@@ -143,7 +139,7 @@ class Supervisor:
             self._standby.close()
             workers.append(self._standby)
         await self._end_children(workers, DRAIN_S)
-        await self._end_children([] if self._server is None else [self._server], SERVER_END_S)
+        await self._end_children([] if self._server is None else [self._server.child], SERVER_END_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,64 +160,10 @@ class Supervisor:
 
     def _all_children(self) -> list[Child]:
         children = [child for target in self._targets for child in target.children.values()]
-        return children + [child for child in (self._standby, self._server) if child is not None]
+        return children + [child for child in (self._standby, self._server and self._server.child) if child is not None]
 
-    # The server.
-
-    async def _start_server(self) -> None:
-        order = self._server_order
-        if order is None:
-            return
-        self._server_failure = None
-        child = Child("server", said=self._server_said, printed=self._printed)
-        begun = head_start.take()
-        if begun is None:
-            await child.start("server")
-        else:
-            await child.adopt(begun)
-        child.order(order)
-        self._server = child
-        self._spawn(self._await_server(child))
-
-    def _server_said(self, _child: Child, fact: messages.Fact) -> None:
-        match fact:
-            case messages.Listening(addresses, database):
-                from ryusen_cli.dev.facts import reachable
-
-                self._url = reachable(addresses[0])
-                if self._server_order is not None and self._server_order.port == 0:
-                    # A restarted server has to be where its workers and clients look for it.
-                    port = int(addresses[0].rpartition(":")[2].rstrip("/"))
-                    self._server_order = msgspec.structs.replace(self._server_order, port=port)
-                if self._listening.is_set():
-                    self._say(f"server: listening again on {', '.join(addresses)}, database {database}")
-                self._listening.set()
-                self.listening(self._url)
-            case messages.Failed():
-                self._server_failure = fact
-            case messages.Noted(text, is_trouble):
-                self._say(f"server: {text}", is_trouble=is_trouble)
-            case _:
-                pass
-
-    async def _await_server(self, child: Child) -> None:
-        code = await child.ended()
-        if self._stopping:
-            return
-        if self._server_failure is not None and not self._listening.is_set():
-            self._give_up(CliError(self._server_failure.message, hint=self._server_failure.hint, code="server_failed"))
-            return
-        now = time.monotonic()
-        self._crashes = [at for at in self._crashes if now - at < _RESTART_WINDOW_S] + [now]
-        why = self._server_failure.message if self._server_failure is not None else _how(code)
-        if len(self._crashes) > _RESTARTS_MAX or not self._listening.is_set():
-            self._give_up(CliError(f"the server ended ({why}) and is not started again", code="server_failed"))
-            return
-        pause_s = 0.2 * 2 ** (len(self._crashes) - 1)
-        self._say(f"server: ended ({why}); starting it again in {pause_s:g} s", is_trouble=True)
-        await asyncio.sleep(pause_s)
-        if not self._stopping:
-            await self._start_server()
+    def _listens(self, url: str) -> None:
+        self.listening(url)
 
     # Workers.
 
@@ -257,20 +199,18 @@ class Supervisor:
         child.name = target.name
         child.on_fact = lambda fact: self._worker_said(target, key, fact)
         target.children[key] = child
-        is_known = self._plan.server is None or self._listening.is_set()
-        url = self._url if is_known else None
+        url = self._plan.worker.url if self._server is None else self._server.url
         child.order(msgspec.structs.replace(self._plan.worker, target=target.name, url=url, release=release))
         self._spawn(self._await_worker(target, key, child))
-        if not is_known:  # it imports the target meanwhile
-            await self._listening.wait()
-            child.order(messages.Connect(self._url))
+        if self._server is not None and url is None:  # it imports the target meanwhile
+            child.order(messages.Connect(await self._server.answers()))
 
     async def _await_worker(self, target: Target, key: int, child: Child) -> None:
         code = await child.ended()
         del target.children[key]
         if self._stopping:
             return
-        self._perform(target, target.slot.ended(key, _how(code)))
+        self._perform(target, target.slot.ended(key, how_ended(code)))
         target.was_seen.set()
         await self._prepare_standby()
 
@@ -362,26 +302,26 @@ class Supervisor:
 
     # Telling.
 
-    async def _report(self) -> None:
+    async def _report(self, server: KeptServer) -> None:
         """Once server and workers are there, or it is clear that they will not be."""
         from ryusen_cli.dev.report import report
 
-        await self._listening.wait()
+        url = await server.answers()
         if self._plan.browse:
             from ryusen_cli.dev.browser import open_pages
 
-            self._say(await asyncio.to_thread(open_pages, self._url))
+            self._say(await asyncio.to_thread(open_pages, url))
         seen = [asyncio.create_task(target.was_seen.wait()) for target in self._targets]
         await asyncio.wait(seen, timeout=_READY_S)
         for task in seen:
             task.cancel()
-        await report(self._standing, self._output, self._say)
+        await report(lambda: self._standing(url), self._output, self._say)
 
-    def _standing(self) -> Standing:
+    def _standing(self, url: str) -> Standing:
         from ryusen_cli.dev.report import Standing
 
         return Standing(
-            url=self._url,
+            url=url,
             workspace=next((target.workspace for target in self._targets if target.workspace), "default"),
             example=next((target.example for target in self._targets if target.example), None),
             token=self._plan.worker.token,
@@ -421,11 +361,3 @@ async def _set_when(flag: asyncio.Event, *causes: asyncio.Event) -> None:
         for wait in waits:
             wait.cancel()
     flag.set()
-
-
-def _how(code: int) -> str:
-    """An exit code in words."""
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"by {signal.Signals(-code).name}"
-    return f"exit code {code}"
